@@ -1,0 +1,45 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types unit bench paper clean
+
+# What a new user runs: install and search the published case.
+demo: $(VENV)/.runtime
+	$(BIN)/slotgrid search --profile rbln-ca25-qwen3-4b --workload tracelab-two-turn --sessions 6,8,10 \
+		--batch 8,10,12,16 --max-buckets 6 --compile-budget 30m --baseline 1,2,4,8 -o out/demo
+
+test: lint types unit
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest
+
+# By hand: results go to docs/performance.md.
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+# Every row of the published targets: published number, ours, equal or not.
+paper: $(VENV)/.runtime
+	$(BIN)/python examples/reproduce_paper.py
+
+# Pinned by hash in requirements/: the same commit gives the same environment.
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

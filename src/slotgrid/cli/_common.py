@@ -1,0 +1,98 @@
+"""What the commands share: reading options, printing JSON, a console that knows where it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotgrid.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Tables are not squeezed when the output goes to a file or a pipe.
+_PIPE_WIDTH = 160
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Read ``8,10,12``, ``8-16`` or ``8-16:4``, also mixed. Raises InputError naming the option."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        span, colon, step = part.strip().partition(":")
+        first, dash, last = span.partition("-")
+        try:
+            if dash:
+                values = list(range(int(first), int(last) + 1, int(step) if colon else 1))
+            elif colon:
+                raise ValueError
+            else:
+                values = [int(first)]
+        except ValueError:
+            values = []
+        if not values:
+            raise InputError(f"{option}: {text!r}; expected whole numbers like 8,10,12 or a range like 8-16 or 8-16:4")
+        numbers += values
+    return tuple(numbers)
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Read a duration with its unit, such as ``30m`` or ``0.8ms``."""
+    from slotgrid.units import parse_quantity
+
+    return None if text is None else parse_quantity(text, "time", option)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def console() -> Console:
+    """A console on stdout: as wide as the terminal, or wide enough for whole tables in a file or pipe."""
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=_PIPE_WIDTH)
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    print(text, file=sys.stderr)
+
+
+def progress_bar(label: str, unit: str) -> AbstractContextManager[Callable[[int, int], None] | None]:
+    """A progress bar on stderr, or None when stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        return nullcontext(None)
+    return _RichBar(label, unit)
+
+
+class _RichBar(AbstractContextManager[Callable[[int, int], None]]):
+    def __init__(self, label: str, unit: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn(label),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(label, total=None)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._progress.start()
+        return lambda done, total: self._progress.update(self._task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

@@ -1,0 +1,81 @@
+"""The ``slotgrid`` command: one module per subcommand; each parses, calls one function, prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from slotgrid._version import __version__
+from slotgrid.cli import plan, profile, search, simulate, workload
+from slotgrid.errors import SlotgridError
+
+app = typer.Typer(
+    name="slotgrid",
+    help="Choose KV slots and decode batch buckets for a compile-time-static LLM server, before compiling it.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(plan.app, name="plan")
+app.add_typer(workload.app, name="workload")
+app.add_typer(profile.app, name="profile")
+app.command("simulate")(simulate.simulate)
+app.command("search")(search.search)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"slotgrid {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point. Exit code 0 for success, 1 for a run that failed, 2 for bad input, 130 after ctrl-c."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; errors are one line on stderr."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(arguments, prog_name="slotgrid", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except SlotgridError as error:
+        print(f"slotgrid: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except TyperException as error:
+        text = " ".join(error.format_message().split())
+        if text:
+            print(f"slotgrid: error: {text} (see --help)", file=sys.stderr)
+        else:
+            error.show()  # type: ignore[attr-defined]  # no arguments: the help page
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("slotgrid: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader went away (e.g. `| head`): nothing more to say, and nothing to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"slotgrid: error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    main()

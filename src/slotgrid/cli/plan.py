@@ -1,0 +1,71 @@
+"""``slotgrid plan``: draw plans and look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slotgrid.cli._common import JsonOption, console, note, print_json
+
+app = typer.Typer(help="Draw input plans and look at them.", no_args_is_help=True)
+
+
+@app.command()
+def draw(
+    workload: Annotated[str, typer.Argument(help="Built-in workload name or TOML file.")],
+    sessions: Annotated[int, typer.Option(help="Concurrent clients.")],
+    seed: Annotated[int, typer.Option(help="Base seed.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Plan file to write.")],
+    block: Annotated[int, typer.Option(help="Block: another plan of the same seed.")] = 0,
+    plan_id: Annotated[str | None, typer.Option(help="Plan id instead of the workload's pattern.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw one plan from a workload and write it as JSON."""
+    from slotgrid.workload import load_workload
+
+    plan = load_workload(workload).draw(clients=sessions, seed=seed, block=block, plan_id=plan_id)
+    plan.save(output)
+    if as_json:
+        print_json({"path": str(output), **_summary(plan)})
+    else:
+        note(f"{output}: {plan!r}")
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="Plan file.", metavar="PLAN")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a plan holds: counts, longest context, waits, hash."""
+    from slotgrid.plan import load_plan
+
+    summary = _summary(load_plan(path))
+    if as_json:
+        print_json(summary)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for key, value in summary.items():
+        text = "not given" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+        table.add_row(key, text)
+    console().print(table)
+
+
+def _summary(plan: Any) -> dict[str, Any]:
+    turns = [turn for _, session in plan.sessions() for turn in session.turns]
+    return {
+        "plan_id": plan.plan_id,
+        "clients": len(plan.clients),
+        "sessions": plan.session_count,
+        "turns": len(turns),
+        "new_tokens": sum(turn.new_tokens for turn in turns),
+        "output_tokens": sum(turn.output_tokens for turn in turns),
+        "longest_context_tokens": plan.longest_context_tokens,
+        "max_seq_len": plan.max_seq_len,
+        "total_wait_s": plan.total_wait_s,
+        "turnaround_s": plan.turnaround_s,
+        "content_sha256": plan.content_sha256,
+    }

@@ -1,0 +1,49 @@
+"""``slotgrid profile``: what was measured of a model on a stack."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from slotgrid.cli._common import JsonOption, console, print_json
+
+app = typer.Typer(help="Look at stack profiles and where their numbers come from.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """List the built-in profiles."""
+    from slotgrid.profile import built_in_profiles, load_profile
+
+    found = [load_profile(name) for name in built_in_profiles()]
+    if as_json:
+        print_json([{"id": p.id, "model_id": p.model_id, "hardware": p.hardware} for p in found])
+        return
+    for profile in found:
+        console().print(f"{profile.id}  {profile.model_id} on {profile.hardware}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Built-in profile id or TOML file.", metavar="ID")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show every value of a profile with its kind and source."""
+    from slotgrid.profile import load_profile
+
+    data = load_profile(name).to_dict()
+    if as_json:
+        print_json(data)
+        return
+    from rich.table import Table
+
+    out = console()
+    for key in ("id", "description", "model_id", "hardware", "software", "rules", "sha256"):
+        out.out(f"{key}: {data[key]}", highlight=False)
+    table = Table(box=None)
+    for column in ("value", "", "kind", "source"):
+        table.add_column(column)
+    for entry in data["values"]:
+        table.add_row(entry["name"], entry["as_written"], entry["kind"], entry["source"])
+    out.print(table)

@@ -1,0 +1,105 @@
+"""``slotgrid search``: every candidate on the same plans, and the configuration to compile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slotgrid.cli._common import JsonOption, console, note, print_json, progress_bar, seconds, whole_numbers
+
+DEFAULT_FOLDER = Path("slotgrid-search")
+
+
+def search(
+    profile: Annotated[str, typer.Option(help="Built-in profile id or TOML file.")],
+    workload: Annotated[str, typer.Option(help="Built-in workload name or TOML file.")],
+    sessions: Annotated[str, typer.Option(help="Concurrent clients to search for, e.g. 6,8,10.")],
+    batch: Annotated[str, typer.Option(help="Batch sizes: a list or range, e.g. 8,10,12,16 or 8-16:2.")],
+    baseline: Annotated[str, typer.Option(help="Buckets of the baseline, e.g. 1,2,4,8 or 1,2,4,8@9 (9 slots).")],
+    max_buckets: Annotated[int, typer.Option(help="Most bucket sizes of a candidate.")] = 6,
+    intermediate: Annotated[
+        str | None, typer.Option(help="Sizes allowed between 1 and the batch; all unless given.")
+    ] = None,
+    slots: Annotated[str, typer.Option(help="KV slots above the batch size, e.g. +0,+1,+4.")] = "+0",
+    rules: Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")] = None,
+    turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")] = None,
+    compile_budget: Annotated[str | None, typer.Option(help="Longest compile time with unit, e.g. 30m.")] = None,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(help="Most memory of a device with unit, e.g. 15.7GiB; the profile's unless given."),
+    ] = None,
+    score: Annotated[str, typer.Option(help="sum (of seconds) or mean (of ratios per session count).")] = "sum",
+    near_tie: Annotated[float, typer.Option(help="Ratios this close to the best are near-ties.")] = 0.005,
+    explore_seeds: Annotated[str | None, typer.Option(help="Seeds of the plans that rank candidates.")] = None,
+    eval_seeds: Annotated[str | None, typer.Option(help="Seeds of the plans that check the ranking.")] = None,
+    blocks: Annotated[str | None, typer.Option(help="Blocks: several plans per seed, e.g. 0,1,2.")] = None,
+    top: Annotated[int, typer.Option(help="Ranked candidates to show.", min=1)] = 10,
+    threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the ledger.")] = DEFAULT_FOLDER,
+    no_ledger: Annotated[bool, typer.Option("--no-ledger", help="Write no files.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped search in the same folder.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Rank candidate configurations on the same plans and name the one to compile."""
+    from slotgrid.config import ServingConfig
+    from slotgrid.errors import InputError
+    from slotgrid.profile import load_profile
+    from slotgrid.search import SearchSpace
+    from slotgrid.search import search as run_search
+    from slotgrid.units import parse_quantity
+    from slotgrid.workload import load_workload
+
+    if resume and no_ledger:
+        raise InputError("--resume: needs the ledger that --no-ledger turns off")
+    extra = whole_numbers(slots.replace("+", ""), "--slots")
+    space = SearchSpace(
+        whole_numbers(batch, "--batch"),
+        max_buckets,
+        None if intermediate is None else whole_numbers(intermediate, "--intermediate"),
+        extra,
+    )
+    source = load_workload(workload)
+    folder = None if no_ledger else output
+
+    def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+        return None if text is None else whole_numbers(text, option)
+
+    try:
+        with progress_bar("searching", "candidates") as progress:
+            result = run_search(
+                load_profile(profile),
+                space,
+                source,
+                sessions=whole_numbers(sessions, "--sessions"),
+                baseline=ServingConfig.parse(baseline),
+                rules=rules,
+                turnaround_s=seconds(turnaround, "--turnaround"),
+                explore_seeds=numbers(explore_seeds, "--explore-seeds"),
+                evaluate_seeds=numbers(eval_seeds, "--eval-seeds"),
+                blocks=numbers(blocks, "--blocks"),
+                score=score,  # type: ignore[arg-type]  # checked by search
+                near_tie=near_tie,
+                compile_budget_s=seconds(compile_budget, "--compile-budget"),
+                memory_budget_gib=(
+                    None if memory_budget is None else parse_quantity(memory_budget, "size", "--memory-budget")
+                ),
+                folder=folder,
+                resume=resume,
+                threads=threads or os.cpu_count() or 1,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        if folder is not None:
+            note(f"stopped; what is done is kept in {folder}, continue with --resume")
+        raise
+    if as_json:
+        print_json(result.to_dict(top=top))
+    else:
+        from slotgrid.report.search_table import search_report
+
+        search_report(result, space.describe(), source.max_seq_len, top, console())
+    if folder is not None:
+        note(f"ledger: {folder / 'ledger.parquet'} and ledger.csv ({result.candidates} candidates)")

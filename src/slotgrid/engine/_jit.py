@@ -1,0 +1,24 @@
+"""The one switch between compiled and plain Python.
+
+``SLOTGRID_ENGINE=python`` makes ``jit`` the identity, so the very same kernel source runs interpreted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PLAIN_PYTHON = os.environ.get("SLOTGRID_ENGINE", "") == "python"
+
+
+def jit(function: F) -> F:
+    """Compile with Numba, cached on disk and without the interpreter lock, or leave the function alone."""
+    if PLAIN_PYTHON:
+        return function
+    import numba
+
+    compiled: Any = numba.njit(cache=True, nogil=True)(function)
+    return cast(F, compiled)

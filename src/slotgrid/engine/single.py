@@ -1,0 +1,235 @@
+"""simulate: one plan on one configuration, as a Run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slotgrid.config import ServingConfig
+from slotgrid.engine.backend import kernel
+from slotgrid.engine.prepare import Floats, Ints, flatten
+from slotgrid.engine.rules import RuleSet, find_rules, pick_turnaround
+from slotgrid.errors import InputError
+from slotgrid.plan import InputPlan
+from slotgrid.profile import StackProfile
+from slotgrid.run import Run
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def simulate(
+    profile: StackProfile,
+    config: ServingConfig,
+    plan: InputPlan,
+    *,
+    rules: str | RuleSet | None = None,
+    turnaround_s: float | None = None,
+    compiled: bool | None = None,
+) -> Run:
+    """Simulate one plan on one configuration (rules: docs/fidelity.md).
+
+    rules: "real", "paper" or a RuleSet; None takes the profile's. turnaround_s: seconds between an answer and
+    the client's next request besides the tool wait; None takes the plan's, the profile's, then the rule set's.
+    compiled: False runs the same kernel source as plain Python; None follows ``SLOTGRID_ENGINE``.
+    Raises InputError when a context exceeds the slot or no slot is usable, UnmeasuredError when a cost is missing.
+    """
+    import polars as pl
+
+    rule_set = find_rules(profile.rules if rules is None else rules)
+    gap_s = pick_turnaround(
+        rule_set,
+        turnaround_s,
+        plan.turnaround_s,
+        None if profile.turnaround_s is None else profile.turnaround_s.value,
+    )
+    fixed = plan.has_arrivals if rule_set.arrivals == "plan" else rule_set.arrivals == "fixed"
+    flat = flatten(plan, profile, gap_s, fixed)
+    capacity = rule_set.usable_slots(config.slots, config.max_running)
+    k = kernel(compiled=compiled)
+
+    requests, clients = flat.requests, flat.clients
+    # no more than one request per client can run
+    most = min(config.max_running, clients)
+    step_s = profile.clock.decode.step_s(config, most)
+    price_s = profile.price.decode.step_s(config, most)
+    out_float = np.zeros(k.FLOAT_RESULTS)
+    out_int = np.zeros(k.INT_RESULTS, np.int64)
+    steps_by_running = np.zeros(most + 1, np.int64)
+    cached = np.zeros(requests, np.int64)
+    times = [np.zeros(requests) for _ in range(4)]
+    arrival_s, admit_s, first_token_s, finish_s = times
+    # a segment ends with a finish, an arrival, or one step after a refused admission
+    segments = 3 * requests + clients + 4
+    segment_start_s = np.zeros(segments)
+    segment_running, segment_steps, segment_context = (np.zeros(segments, np.int64) for _ in range(3))
+    eviction_s = np.zeros(2 * requests + 1)
+    eviction_request, eviction_cause = (np.zeros(2 * requests + 1, np.int64) for _ in range(2))
+
+    k.simulate_one(
+        flat.first_requests,
+        flat.first_arrival_s,
+        flat.output_tokens - 1,
+        flat.prompt_tokens,
+        flat.gap_s,
+        flat.has_next,
+        flat.continues,
+        flat.hit_tokens,
+        flat.fixed_arrival_s,
+        flat.prefill_miss_s,
+        flat.prefill_hit_s,
+        flat.price_miss_s,
+        flat.price_hit_s,
+        step_s,
+        price_s,
+        profile.clock.decode.context_s,
+        profile.price.decode.context_s,
+        capacity,
+        config.max_running,
+        rule_set.padding == "evict" and config.slots >= config.max_running,
+        rule_set.release == "at_once",
+        np.empty(clients + 1),
+        np.empty(clients + 1, np.int64),
+        np.empty(requests + 1, np.int64),
+        np.empty(requests + 1, np.int64),
+        np.empty(requests + 1, np.int64),
+        np.empty(requests + 1, np.int64),
+        np.empty(requests + 1, np.int64),
+        np.zeros(requests + 1, np.bool_),
+        np.empty(requests + 1, np.int64),
+        steps_by_running,
+        out_float,
+        out_int,
+        True,
+        cached,
+        arrival_s,
+        admit_s,
+        first_token_s,
+        finish_s,
+        segment_start_s,
+        segment_running,
+        segment_steps,
+        segment_context,
+        eviction_s,
+        eviction_request,
+        eviction_cause,
+    )
+    if out_int[k.I_FINISHED] != requests:
+        raise InputError(
+            f"plan {plan.plan_id}: only {out_int[k.I_FINISHED]} of {requests} requests could be served with "
+            f"{config.label}"
+        )
+
+    decode_count = int(out_int[k.I_DECODE_STEPS])
+    used = int(out_int[k.I_SEGMENTS])
+    start_s, duration_s = np.empty(decode_count), np.empty(decode_count)
+    running = np.empty(decode_count, np.int64)
+    k.expand_steps(
+        segment_start_s[:used],
+        segment_running[:used],
+        segment_steps[:used],
+        segment_context[:used],
+        step_s,
+        profile.clock.decode.context_s,
+        start_s,
+        duration_s,
+        running,
+    )
+    bucket_of = np.array([0] + [config.bucket_for(n) for n in range(1, most + 1)], np.int64)
+    computed = flat.prompt_tokens - cached
+    request_table = pl.DataFrame(
+        {
+            "session": flat.session,
+            "turn": flat.turn,
+            "prompt_tokens": flat.prompt_tokens,
+            "cached_tokens": cached,
+            "computed_tokens": computed,
+            "output_tokens": flat.output_tokens,
+            "arrival_s": arrival_s,
+            "admit_s": admit_s,
+            "first_token_s": first_token_s,
+            "finish_s": finish_s,
+        }
+    )
+    prefill_s = np.where(cached > 0, flat.prefill_hit_s, flat.prefill_miss_s)
+    steps = _step_table(request_table, prefill_s, start_s, duration_s, running, bucket_of[running])
+    evicted = int(out_int[k.I_EVICTIONS])
+    causes = np.array(["admission", "padding"])
+    eviction_table = pl.DataFrame(
+        {
+            "time_s": eviction_s[:evicted],
+            "session": flat.session[eviction_request[:evicted]],
+            "cause": pl.Series(causes[eviction_cause[:evicted]], dtype=pl.String),
+        }
+    )
+    used_running = np.flatnonzero(steps_by_running)
+    used_buckets = {int(bucket_of[n]) for n in used_running}
+    extrapolated = profile.price.decode.beyond(used_buckets, used_running.tolist())
+    extrapolated += profile.price.prefill.beyond(computed)
+    notes = []
+    if out_int[k.I_DELAYED_ARRIVALS]:
+        notes.append(
+            f"{out_int[k.I_DELAYED_ARRIVALS]} fixed arrivals came before the answer they build on and were moved to it"
+        )
+    return Run(
+        config=config,
+        steps=steps,
+        requests=request_table,
+        evictions=eviction_table,
+        decode_s=float(out_float[k.F_DECODE_S]),
+        prefill_s=float(out_float[k.F_PREFILL_S]),
+        stall_session_s=float(out_float[k.F_STALL_SESSION_S]),
+        wall_s=float(out_float[k.F_WALL_S]),
+        rules=rule_set.name,
+        turnaround_s=gap_s,
+        plan_id=plan.plan_id,
+        plan_sha256=plan.content_sha256,
+        profile_id=profile.id,
+        profile_sha256=profile.sha256,
+        extrapolated=tuple(extrapolated),
+        notes=tuple(notes),
+    )
+
+
+def _step_table(
+    requests: pl.DataFrame,
+    prefill_s: Floats,
+    start_s: Floats,
+    duration_s: Floats,
+    running: Ints,
+    bucket: Ints,
+) -> pl.DataFrame:
+    """Prefills and decode steps in order of their start; ``running`` of a prefill is who waits for it."""
+    import polars as pl
+
+    admit_s = requests["admit_s"].to_numpy()
+    decoding = np.searchsorted(np.sort(requests["first_token_s"].to_numpy()), admit_s, "right")
+    gone = np.searchsorted(np.sort(requests["finish_s"].to_numpy()), admit_s, "right")
+    prefills = pl.DataFrame(
+        {
+            "start_s": admit_s,
+            "duration_s": prefill_s,
+            "kind": pl.repeat("prefill", requests.height, eager=True),
+            "running": decoding - gone,
+            "bucket": pl.repeat(None, requests.height, dtype=pl.Int64, eager=True),
+            "session": requests["session"],
+            "turn": requests["turn"],
+            "computed_tokens": requests["computed_tokens"],
+        }
+    )
+    count = len(start_s)
+    nothing = pl.repeat(None, count, dtype=pl.Int64, eager=True)
+    decodes = pl.DataFrame(
+        {
+            "start_s": start_s,
+            "duration_s": duration_s,
+            "kind": pl.repeat("decode", count, eager=True),
+            "running": running,
+            "bucket": bucket,
+            "session": nothing,
+            "turn": nothing,
+            "computed_tokens": nothing,
+        }
+    )
+    return pl.concat([prefills, decodes]).sort("start_s", maintain_order=True)

@@ -1,0 +1,20 @@
+"""Profiles: what was measured of a model on a stack, and the cost functions built from it."""
+
+from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
+from slotgrid.profile.quantity import Quantity, Range
+from slotgrid.profile.stack_profile import StackProfile, built_in_profiles, load_profile, profile_from_toml
+
+__all__ = [
+    "CompileModel",
+    "CostModel",
+    "DecodeCost",
+    "KvFacts",
+    "MemoryModel",
+    "PrefillCost",
+    "Quantity",
+    "Range",
+    "StackProfile",
+    "built_in_profiles",
+    "load_profile",
+    "profile_from_toml",
+]

@@ -1,0 +1,206 @@
+"""StackProfile: what was measured of one model on one serving stack, read from TOML with provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from slotgrid import files
+from slotgrid.errors import InputError, UnmeasuredError
+from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
+from slotgrid.profile.quantity import Quantity, quantity_of, read_quantity, read_range
+from slotgrid.toml_reader import Table, parse_toml
+
+FORMAT = "slotgrid-profile/1"
+RULE_NAMES = ("real", "paper")
+
+
+@dataclass(frozen=True)
+class StackProfile:
+    """Costs and rules of a model on a stack, each value with source, kind and range.
+
+    price: the cost that is summed as device time. clock: the cost that moves time; the price when not given.
+    Parts that nobody measured are None; asking for them with the ``needed_`` methods raises UnmeasuredError.
+    """
+
+    id: str
+    description: str
+    stack: str
+    model_id: str
+    hardware: str
+    software: str
+    rules: str
+    turnaround_s: Quantity | None
+    price: CostModel
+    clock: CostModel
+    kv: KvFacts
+    compile: CompileModel | None
+    memory: MemoryModel | None
+    sha256: str
+    provenance: tuple[tuple[str, Quantity], ...]
+
+    def needed_compile(self) -> CompileModel:
+        if self.compile is None:
+            raise UnmeasuredError(f"profile {self.id}: compile cost is not measured; add [compile] or drop the budget")
+        return self.compile
+
+    def needed_memory(self) -> MemoryModel:
+        if self.memory is None:
+            raise UnmeasuredError(f"profile {self.id}: device memory is not measured; add [memory] or drop the budget")
+        return self.memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Identity and every value with its provenance, as JSON values."""
+        return {
+            "id": self.id,
+            "sha256": self.sha256,
+            "description": self.description,
+            "stack": self.stack,
+            "model_id": self.model_id,
+            "hardware": self.hardware,
+            "software": self.software,
+            "rules": self.rules,
+            "values": [
+                {"name": name, "value": q.value, "as_written": q.text, "kind": q.kind, "source": q.source}
+                for name, q in self.provenance
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return f"StackProfile({self.id!r}: {self.model_id} on {self.hardware}, rules {self.rules})"
+
+
+def built_in_profiles() -> list[str]:
+    """Ids of the profiles inside the package, sorted."""
+    folder = resources.files("slotgrid.profile") / "data"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_profile(name: str | Path) -> StackProfile:
+    """A built-in profile by id, or a TOML file by path. Raises InputError naming file and key."""
+    text = str(name)
+    if text in built_in_profiles():
+        entry = resources.files("slotgrid.profile") / "data" / f"{text}.toml"
+        return profile_from_toml(entry.read_bytes(), f"{text}.toml")
+    if not text.endswith(".toml") and not Path(text).exists():
+        raise InputError(
+            f"profile {text!r}: no such built-in profile or file; built in: {', '.join(built_in_profiles())}"
+        )
+    return profile_from_toml(files.read_bytes(text), text)
+
+
+def profile_from_toml(data: bytes, where: str) -> StackProfile:
+    """Parse profile TOML (format: docs/formats.md). Raises InputError naming ``where`` and the key."""
+    top = parse_toml(data, where)
+    stated = top.text("format")
+    if stated != FORMAT:
+        raise InputError(f"{top.at('format')} is {stated!r}; this version reads {FORMAT!r}")
+    seen: list[tuple[str, Quantity]] = []
+    price = _cost_model(top.table("price"), seen)
+    profile = StackProfile(
+        id=top.text("id"),
+        description=top.text("description", ""),
+        stack=top.text("stack", ""),
+        model_id=top.text("model_id", ""),
+        hardware=top.text("hardware", ""),
+        software=top.text("software", ""),
+        rules=top.choice("rules", RULE_NAMES, "real"),
+        turnaround_s=_noted(top, "turnaround", "time", seen) if top.has("turnaround") else None,
+        price=price,
+        clock=_cost_model(top.table("clock"), seen) if top.has("clock") else price,
+        kv=_kv_facts(top.table("kv"), seen),
+        compile=_compile_model(top.table("compile"), seen) if top.has("compile") else None,
+        memory=_memory_model(top.table("memory"), seen) if top.has("memory") else None,
+        sha256=hashlib.sha256(data).hexdigest(),
+        provenance=tuple(seen),
+    )
+    top.finish()
+    return profile
+
+
+def _noted(
+    table: Table, key: str, dimension: str, seen: list[tuple[str, Quantity]], least: float | None = 0.0
+) -> Quantity:
+    quantity = read_quantity(table, key, dimension, least)
+    seen.append((f"{table.path}.{key}".lstrip("."), quantity))
+    return quantity
+
+
+def _optional(table: Table, key: str, dimension: str, seen: list[tuple[str, Quantity]]) -> Quantity | None:
+    return _noted(table, key, dimension, seen) if table.has(key) else None
+
+
+def _cost_model(table: Table, seen: list[tuple[str, Quantity]]) -> CostModel:
+    decode = table.table("decode")
+    fixed = []
+    for entry in decode.tables("fixed"):
+        size = entry.whole("bucket", 1)
+        quantity = quantity_of(entry, "time")
+        entry.finish()
+        fixed.append((size, quantity))
+        seen.append((f"{decode.path}.fixed[bucket {size}]", quantity))
+    if not fixed:
+        raise UnmeasuredError(f"{decode.at('fixed')} is empty; at least one measured bucket is needed")
+    for (a, _), (b, _) in itertools.pairwise(fixed):
+        if b <= a:
+            raise InputError(f"{decode.at('fixed')}: bucket {b} after {a}; buckets must ascend and be unique")
+    decode_cost = DecodeCost(
+        tuple(fixed),
+        _noted(decode, "base", "time", seen, None),
+        _noted(decode, "per_request", "time", seen, None),
+        _optional(decode, "per_context_token", "time", seen),
+        read_range(decode, "running_range"),
+    )
+    decode.finish()
+    prefill = table.table("prefill")
+    prefill_cost = PrefillCost(
+        prefill.whole("chunk_tokens", 1),
+        _noted(prefill, "per_chunk", "time", seen),
+        _noted(prefill, "per_token", "time", seen),
+        _optional(prefill, "constant", "time", seen),
+        read_range(prefill, "computed_tokens_range"),
+    )
+    prefill.finish()
+    table.finish()
+    return CostModel(decode_cost, prefill_cost)
+
+
+def _kv_facts(table: Table, seen: list[tuple[str, Quantity]]) -> KvFacts:
+    facts = KvFacts(
+        table.whole("slot_tokens", 1),
+        table.whole("block_tokens", 1),
+        _optional(table, "bytes_per_token", "bytes", seen),
+        table.flag("generated_reusable"),
+    )
+    table.text("source", "")
+    table.finish()
+    return facts
+
+
+def _compile_model(table: Table, seen: list[tuple[str, Quantity]]) -> CompileModel:
+    model = CompileModel(
+        _noted(table, "base", "time", seen),
+        _noted(table, "per_graph", "time", seen),
+        _noted(table, "artifact_base", "size", seen),
+        _noted(table, "artifact_per_bucket", "size", seen),
+        read_range(table, "buckets_range"),
+    )
+    table.finish()
+    return model
+
+
+def _memory_model(table: Table, seen: list[tuple[str, Quantity]]) -> MemoryModel:
+    model = MemoryModel(
+        table.whole("devices", 1),
+        _noted(table, "device", "size", seen),
+        _noted(table, "fixed", "size", seen),
+        _noted(table, "fixed_fullest", "size", seen),
+        _noted(table, "per_slot", "size", seen),
+        read_range(table, "slots_range"),
+    )
+    table.finish()
+    return model

@@ -1,0 +1,165 @@
+"""Device seconds of candidates on paired plans; identical simulations run once.
+
+Two candidates give the same simulation for N clients when their usable slots, running limit, padding rule and
+step seconds for 1 to N running are equal: a batch size above N, buckets above N and slots beyond the number of
+requests change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from slotgrid.config import ServingConfig
+from slotgrid.engine.batch import Jobs, StepTables, Totals, simulate_jobs, simulate_jobs_parallel
+from slotgrid.engine.kernel import I_REUSED
+from slotgrid.engine.prepare import PlanBatch, flatten, lay_out
+from slotgrid.engine.rules import RuleSet
+from slotgrid.plan import InputPlan
+from slotgrid.profile import StackProfile
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Key = tuple[int, int, bool, bytes]
+
+# Below this many simulations threads cost more than they bring.
+_PARALLEL_FROM = 20_000
+
+
+@dataclass
+class PlanGroup:
+    """All plans with the same number of clients: exploration first, then evaluation.
+
+    computed_tokens: every prefill size these plans can ask for, with and without reuse (sorted, unique).
+    Results are kept by key: explored seconds, evaluated seconds, explored reuses, evaluated reuses.
+    """
+
+    clients: int
+    explored: int
+    batch: PlanBatch
+    most_requests: int
+    explored_returns: int
+    computed_tokens: Ints
+    results: dict[Key, tuple[float, float, int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls,
+        clients: int,
+        explore: Sequence[InputPlan],
+        evaluate: Sequence[InputPlan],
+        profile: StackProfile,
+        turnaround_s: float,
+    ) -> PlanGroup:
+        flat = [flatten(plan, profile, turnaround_s, fixed_arrivals=False) for plan in (*explore, *evaluate)]
+        return cls(
+            clients,
+            len(explore),
+            lay_out(flat),
+            max(plan.requests for plan in flat),
+            sum(int(plan.continues.sum()) for plan in flat[: len(explore)]),
+            np.unique(
+                np.concatenate([sizes for p in flat for sizes in (p.prompt_tokens, p.prompt_tokens - p.hit_tokens)])
+            ),
+        )
+
+    def key(self, config: ServingConfig, rules: RuleSet, clock_s: Floats, price_s: Floats) -> Key:
+        """What this group's simulations of a candidate depend on. clock_s, price_s: float64[>= clients + 1]."""
+        capacity = min(rules.usable_slots(config.slots, config.max_running), self.most_requests + 1)
+        padding = pads_by_eviction(config, rules) and capacity <= self.most_requests
+        limit = min(config.max_running, self.clients + 1)
+        count = min(config.max_running, self.clients) + 1
+        return capacity, limit, padding, clock_s[:count].tobytes() + price_s[:count].tobytes()
+
+
+def pads_by_eviction(config: ServingConfig, rules: RuleSet) -> bool:
+    """Whether a padded step may evict: asked for, and no slot is kept back for padding instead."""
+    return rules.padding == "evict" and config.slots >= config.max_running
+
+
+class Evaluator:
+    """Runs candidates on groups of plans. ``simulated`` counts the distinct simulations run."""
+
+    def __init__(self, profile: StackProfile, rules: RuleSet, groups: Sequence[PlanGroup], *, threads: int = 1) -> None:
+        self._profile = profile
+        self._rules = rules
+        self._groups = groups
+        self._threads = threads
+        self._most_clients = max(group.clients for group in groups)
+        self.simulated = 0
+
+    def run(self, configs: Sequence[ServingConfig]) -> tuple[Floats, Floats, Ints, Ints]:
+        """Explored and evaluated device seconds float64[K, N] and reuses int64[K, N], N groups.
+
+        Raises UnmeasuredError when a step time is not positive.
+        """
+        width = self._most_clients + 1
+        clock_s, price_s = np.zeros((len(configs), width)), np.zeros((len(configs), width))
+        same = self._profile.clock is self._profile.price
+        for i, config in enumerate(configs):
+            seconds = self._profile.price.decode.step_s(config, self._most_clients)
+            price_s[i, : len(seconds)] = seconds
+            if not same:
+                seconds = self._profile.clock.decode.step_s(config, self._most_clients)
+            clock_s[i, : len(seconds)] = seconds
+        shape = (len(configs), len(self._groups))
+        explored_s, evaluated_s = np.zeros(shape), np.zeros(shape)
+        explored_reuse, evaluated_reuse = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for g, group in enumerate(self._groups):
+            keys = [group.key(c, self._rules, clock_s[i], price_s[i]) for i, c in enumerate(configs)]
+            first: dict[Key, int] = {}
+            for i, key in enumerate(keys):
+                if key not in group.results:
+                    first.setdefault(key, i)
+            if first:
+                self._simulate(group, configs, first, clock_s, price_s)
+            for i, key in enumerate(keys):
+                explored_s[i, g], evaluated_s[i, g], explored_reuse[i, g], evaluated_reuse[i, g] = group.results[key]
+        return explored_s, evaluated_s, explored_reuse, evaluated_reuse
+
+    def _simulate(
+        self,
+        group: PlanGroup,
+        configs: Sequence[ServingConfig],
+        first: dict[Key, int],
+        clock_s: Floats,
+        price_s: Floats,
+    ) -> None:
+        rows = np.array(list(first.values()), np.int64)
+        plans = group.batch.plans
+        capacity = np.array([key[0] for key in first], np.int64)
+        limit = np.array([key[1] for key in first], np.int64)
+        padding = np.array([key[2] for key in first], np.bool_)
+        jobs = Jobs(
+            plan=np.tile(np.arange(plans), len(rows)),
+            table=np.repeat(np.arange(len(rows)), plans),
+            capacity=np.repeat(capacity, plans),
+            max_running=np.repeat(limit, plans),
+            padding=np.repeat(padding, plans),
+        )
+        tables = StepTables(
+            clock_s[rows],
+            price_s[rows],
+            self._profile.clock.decode.context_s,
+            self._profile.price.decode.context_s,
+        )
+        at_once = self._rules.release == "at_once"
+        totals: Totals
+        if self._threads > 1 and len(jobs) >= _PARALLEL_FROM:
+            totals = simulate_jobs_parallel(group.batch, tables, jobs, release_at_once=at_once, threads=self._threads)
+        else:
+            totals = simulate_jobs(group.batch, tables, jobs, release_at_once=at_once)
+        self.simulated += len(jobs)
+        device_s = totals.device_time_s.reshape(len(rows), plans)
+        reused = totals.ints[:, I_REUSED].reshape(len(rows), plans)
+        cut = group.explored
+        for i, key in enumerate(first):
+            group.results[key] = (
+                float(device_s[i, :cut].sum()),
+                float(device_s[i, cut:].sum()),
+                int(reused[i, :cut].sum()),
+                int(reused[i, cut:].sum()),
+            )

@@ -1,0 +1,34 @@
+"""From a scored ledger to near-ties and one recommendation. Near-ties are a set, never a false winner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def near_tie_rows(ledger: pl.DataFrame, near_tie: float) -> list[int]:
+    """Rows with an explored ratio within ``near_tie`` of the smallest, by ratio, ties in ledger order."""
+    ratio = ledger["ratio"].to_numpy()
+    order = np.argsort(ratio, kind="stable")
+    return [int(row) for row in order if ratio[row] - ratio[order[0]] <= near_tie]
+
+
+def recommend(ledger: pl.DataFrame, near_tie: float) -> int:
+    """The near-tie with the fewest compile seconds, then least memory, then smallest ratio, then lexicographic
+    buckets. Costs nobody measured count as equal."""
+    rows = near_tie_rows(ledger, near_tie)
+    compile_s, memory = ledger["compile_s"], ledger["memory_gib_per_device"]
+    ratio, buckets = ledger["ratio"], ledger["buckets"]
+    return min(
+        rows,
+        key=lambda row: (
+            compile_s[row] or 0.0,
+            memory[row] or 0.0,
+            ratio[row],
+            [int(size) for size in buckets[row].split(",")],
+        ),
+    )
