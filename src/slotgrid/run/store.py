@@ -33,7 +33,7 @@ def save_run(run: Run, folder: str | Path) -> None:
     target = Path(folder)
     for name in TABLES:
         table = getattr(run, name)
-        files.write_with(target / f"{name}.parquet", table.write_parquet)
+        files.write_table(target / f"{name}.parquet", table.write_parquet)
     data: dict[str, Any] = {"format": FORMAT, "slotgrid": __version__, "config": run.config.to_dict()}
     data.update({key: getattr(run, key) for key in _PLAIN})
     data.update(extrapolated=list(run.extrapolated), notes=list(run.notes), details=dict(run.details))
