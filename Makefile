@@ -18,7 +18,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev $(VENV)/.stack
 	$(BIN)/pytest
 
 # By hand: results go to docs/performance.md.
@@ -39,6 +39,11 @@ $(VENV)/.runtime: requirements/runtime.txt pyproject.toml
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	touch $@
+
+# The public wheels of the serving stack that the tests read: pinned by hash, never installed.
+$(VENV)/.stack: $(wildcard requirements/stack/*.txt) $(VENV)/.dev
+	$(BIN)/python -m tests.stacks.wheels
 	touch $@
 
 clean:
