@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slotgrid.stacks.rbln import releases
+from tests.stacks import wheels
 from tests.stacks.artifacts import write, written_config
 
 PROFILE = "rbln-ca25-qwen3-4b"
@@ -83,3 +85,18 @@ def test_bad_input(tmp_path: Path) -> None:
     refused(run("commands", "--buckets", "1,8", "--model", "m", "--release", "9"), "release: '9' is not known")
     refused(run("commands", "--buckets", "8,1", "--model", "m"), "sizes must ascend")
     refused(run("commands", "--buckets", "1,8", "--model", "m", "--torch-compile", "--observe", "x"), "--torch-compile")
+
+
+def test_patch(tmp_path: Path) -> None:
+    file = tmp_path / "model_base.py"
+    original = (wheels.site_packages("0.11.2") / releases.MODEL_BASE).read_bytes()
+    file.write_bytes(original)
+    assert "original, as in vllm-rbln 0.11.1, 0.11.1.post1, 0.11.2" in run("patch", "status", "--file", file).stdout
+    applied = json.loads(run("patch", "apply", "--file", file, "--json").stdout)
+    assert applied["state"] == "patched"
+    refused(run("patch", "apply", "--file", file), "already patched")
+    assert run("patch", "revert", "--file", file).returncode == 0
+    assert file.read_bytes() == original
+    refused(run("patch", "revert", "--file", file), "not patched")
+    refused(run("patch", "status", "--file", tmp_path), "Is a directory")
+    refused(run("patch", "status"), "vllm-rbln is not installed")

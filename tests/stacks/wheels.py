@@ -11,6 +11,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,6 +51,32 @@ def site_packages(release: str) -> Path:
     return target
 
 
+class _Any(type):
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Any(name, (_Anything,), {})
+
+
+class _Anything(metaclass=_Any):
+    """Base of every stubbed name: a class that can be subclassed, subscripted, called and used as a decorator."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __call__(self, *arguments: object, **_: object) -> object:
+        return arguments[0] if arguments else None
+
+    def __enter__(self) -> object:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __class_getitem__(cls, _: object) -> type:
+        return cls
+
+
 class _Stub(types.ModuleType):
     """Stands for a module that needs a native library: any name in it is a fresh empty class."""
 
@@ -57,9 +85,31 @@ class _Stub(types.ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        value = type(name, (), {"__module__": self.__name__})
+        value = _Any(name, (_Anything,), {"__module__": self.__name__})
         setattr(self, name, value)
         return value
+
+
+class _StubFinder:
+    """Gives a stub for every module below some packages, except those in ``real``, which come from the wheel."""
+
+    def __init__(self, roots: tuple[str, ...], real: tuple[str, ...], folder: Path) -> None:
+        self._roots = roots
+        self._real = real
+        self._folder = folder
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name.split(".")[0] not in self._roots:
+            return None
+        if name in self._real:
+            return spec_from_file_location(name, self._folder / f"{name.replace('.', '/')}.py")
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return _Stub(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
 
 
 def _log_module() -> types.ModuleType:
@@ -108,16 +158,36 @@ def imported(release: str, stand_ins: dict[str, types.ModuleType] | None = None)
         module.__path__ = [str(root / package.replace(".", "/"))]
         stubs[package] = module
     stubs.update(stand_ins or {})
-    owned = {name.split(".")[0] for name in stubs}
+    with _only(stubs, None):
+        yield
+
+
+@contextmanager
+def served(release: str, real: tuple[str, ...]) -> Iterator[None]:
+    """As :func:`imported`, but of the whole stack only the modules in ``real`` come from the wheel; every other one
+    below vllm, vllm_rbln, optimum, torch and rebel is a stub."""
+    finder = _StubFinder(("vllm", "vllm_rbln", "optimum", "torch", "rebel"), real, site_packages(release))
+    with _only({"torch": torch_stub(), "vllm_rbln.logger": _log_module()}, finder):
+        yield
+
+
+@contextmanager
+def _only(stubs: dict[str, types.ModuleType], finder: _StubFinder | None) -> Iterator[None]:
+    """Put stubs and a finder in place, and take out again whatever was imported below them."""
+    owned = {name.split(".")[0] for name in stubs} | {"vllm", "vllm_rbln", "optimum", "rebel"}
 
     def take_out() -> dict[str, types.ModuleType]:
         return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in owned}
 
     before = take_out()
     sys.modules.update(stubs)
+    if finder is not None:
+        sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
     try:
         yield
     finally:
+        if finder is not None:
+            sys.meta_path.remove(finder)  # type: ignore[arg-type]
         take_out()
         sys.modules.update(before)
 

@@ -131,3 +131,42 @@ def commands(
         return
     for command in found:
         print(command.text)
+
+
+patch_app = typer.Typer(help="The log line of vllm-rbln 0.11.x.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(patch_app, name="patch")
+
+FileOption = Annotated[
+    Path | None, typer.Option("--file", help="model_base.py; the one installed in this environment unless given.")
+]
+
+
+@patch_app.command("status")
+def patch_status(file: FileOption = None, as_json: JsonOption = False) -> None:
+    """Say whether model_base.py is the original, patched or unknown."""
+    _patch("status", file, as_json)
+
+
+@patch_app.command("apply")
+def patch_apply(file: FileOption = None, as_json: JsonOption = False) -> None:
+    """Write the log line into the original of 0.11.x and keep a backup."""
+    _patch("apply", file, as_json)
+
+
+@patch_app.command("revert")
+def patch_revert(file: FileOption = None, as_json: JsonOption = False) -> None:
+    """Take the log line out again, byte for byte."""
+    _patch("revert", file, as_json)
+
+
+def _patch(verb: str, file: Path | None, as_json: bool) -> None:
+    from slotgrid.stacks.rbln import patch
+
+    found = getattr(patch, verb)(patch.installed_file() if file is None else file)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    shipped = f", as in vllm-rbln {', '.join(found.releases)}" if found.releases else ""
+    print(f"{found.file}: {found.state}{shipped} (SHA-256 {found.sha256})")
+    if found.backup is not None:
+        print(f"backup: {found.backup}")
