@@ -65,8 +65,7 @@ def main() -> None:
             f"{row.seed}  {row.slots:5}  {row.reused:4} of {row.returns}  {row.device_time_s:9.2f} s  {row.ratio:.4f}"
             f"   {row.memory_gib_per_device:.2f}"
         )
-    print("One more slot is one more block: optimum-rbln-cli ... --kvcache_num_blocks 9, or since 0.12.0")
-    print("optimum-rbln-cli --model-id COMPILED --set-kvcache-num-blocks 9 --output-dir NEW")
+    print("One more slot is one more block: optimum-rbln-cli ... --batch_size 8 --kvcache_num_blocks 9")
 
 
 if __name__ == "__main__":

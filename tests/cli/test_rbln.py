@@ -33,7 +33,7 @@ def refused(process: subprocess.CompletedProcess[str], *parts: str) -> None:
 
 @pytest.fixture
 def nine_slots(tmp_path: Path) -> Path:
-    return write(tmp_path / "nine", written_config("0.12.0", batch_size=8, buckets=[8, 4, 2, 1], blocks=9))
+    return write(tmp_path / "nine", written_config("0.12.0", batch_size=8, buckets=[8, 4, 2, 1], blocks=9, auto=True))
 
 
 def test_inspect(nine_slots: Path) -> None:
@@ -64,6 +64,13 @@ def test_commands_resize_then_serve(nine_slots: Path) -> None:
         "VLLM_LOGGING_LEVEL=DEBUG VLLM_RBLN_METRICS=1 SLOTGRID_OBSERVE=e.jsonl "
         "vllm serve new --enable-prefix-caching --enable-prompt-tokens-details"
     )
+
+
+def test_commands_say_why_a_folder_is_not_resized(tmp_path: Path) -> None:
+    folder = write(tmp_path / "fixed", written_config("0.12.0", batch_size=8, buckets=[8, 1], blocks=8))
+    process = run("commands", "--buckets", "1,8@9", "--model", "m/x", "--release", "0.12.0", "--artifact", folder)
+    assert "--kvcache_num_blocks 9" in process.stdout
+    assert "is not resized: its cache has a fixed size" in process.stderr
 
 
 def test_commands_for_torch_compile() -> None:

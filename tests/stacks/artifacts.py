@@ -33,12 +33,13 @@ def written_config(
     blocks: int,
     max_seq_len: int = 8192,
     block_size: int = 8192,
-    auto: bool = True,
+    auto: bool = False,
     layers: int = 36,
     **changes: Any,
 ) -> dict[str, Any]:
     """The values of rbln_config.json as optimum-rbln ``release`` serializes them: a Qwen3-4B cache (8 heads of 128
-    on 4 devices) unless told otherwise."""
+    on 4 devices) unless told otherwise. auto: the cache is marked as sized by the compiler; for eager attention these
+    releases settle the number of blocks first, so their own artifacts say false."""
     with wheels.imported(release, optimum_stand_ins()):
         module = wheels.load(f"{_DECODER}.configuration_decoderonly")
         compile_config = wheels.load("optimum.rbln.configuration_utils").RBLNCompileConfig

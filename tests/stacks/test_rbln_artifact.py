@@ -16,6 +16,8 @@ from tests.stacks.artifacts import write, written_config
 @pytest.mark.parametrize("release", ["0.11.1", "0.11.2", "0.12.0"])
 def test_what_the_stack_writes_is_read_back(tmp_path: Path, release: str) -> None:
     data = written_config(release, batch_size=8, buckets=[1, 4, 8, 2], blocks=8)
+    left_open = written_config(release, batch_size=8, buckets=[1, 4, 8, 2], blocks=8, auto=True)
+    assert read_artifact(write(tmp_path / "open", left_open)).resizable
     assert data["decoder_batch_sizes"] == [8, 4, 2, 1]
     artifact = read_artifact(write(tmp_path, data))
     assert artifact.config == sg.ServingConfig((1, 2, 4, 8))
@@ -27,7 +29,7 @@ def test_what_the_stack_writes_is_read_back(tmp_path: Path, release: str) -> Non
     assert artifact.slot_bytes == 147_456 * 8_192
     assert artifact.kv_gib_per_device == 8 * 0.28125
     assert artifact.block_tokens == 128
-    assert artifact.resizable
+    assert not artifact.resizable
 
 
 def test_one_bucket_when_the_list_is_absent(tmp_path: Path) -> None:
@@ -40,11 +42,10 @@ def test_one_bucket_when_the_list_is_absent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("blocks", "usable", "extra"), [(8, 8, 0), (9, 9, 1), (16, 16, 8), (7, 6, 0), (2, 1, 0)])
 def test_blocks_above_and_below_the_batch_size(tmp_path: Path, blocks: int, usable: int, extra: int) -> None:
-    data = written_config("0.12.0", batch_size=8, buckets=[8, 1], blocks=blocks, auto=False)
+    data = written_config("0.12.0", batch_size=8, buckets=[8, 1], blocks=blocks)
     artifact = read_artifact(write(tmp_path, data))
     assert (artifact.config.slots, artifact.usable_slots, artifact.extra_slots) == (blocks, usable, extra)
     assert artifact.config.max_running == 8
-    assert not artifact.resizable
 
 
 def test_what_an_artifact_does_not_say_is_not_zero(tmp_path: Path) -> None:

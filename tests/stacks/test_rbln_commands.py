@@ -84,7 +84,7 @@ def test_compile_command_is_parsed_back(tmp_path: Path, release: str, config: sg
 
 
 def test_only_the_blocks_differ_so_resize(tmp_path: Path) -> None:
-    data = written_config("0.11.1", batch_size=8, buckets=[1, 2, 4, 8], blocks=8)
+    data = written_config("0.11.1", batch_size=8, buckets=[1, 2, 4, 8], blocks=8, auto=True)
     artifact = read_artifact(write(tmp_path / "a", data))
 
     def build(config: sg.ServingConfig, **changes: Any) -> commands.Command:
@@ -109,8 +109,26 @@ def test_only_the_blocks_differ_so_resize(tmp_path: Path) -> None:
     assert build(nine, artifact=artifact, devices=8).purpose == "compile"
     assert build(sg.ServingConfig((1, 4, 8), slots=9), artifact=artifact).purpose == "compile"
     assert build(sg.ServingConfig((1, 2, 4, 8)), artifact=artifact).purpose == "compile"
-    fixed = written_config("0.12.0", batch_size=8, buckets=[1, 2, 4, 8], blocks=8, auto=False)
-    assert build(nine, artifact=read_artifact(write(tmp_path / "c", fixed))).purpose == "compile"
+    assert build(sg.ServingConfig((1, 2, 4, 8), slots=7), artifact=artifact).purpose == "compile"
+    fixed = read_artifact(write(tmp_path / "c", written_config("0.12.0", batch_size=8, buckets=[1, 2, 4, 8], blocks=8)))
+    assert build(nine, artifact=fixed).purpose == "compile"
+    options: dict[str, Any] = {"max_seq_len": 8192, "devices": 4}
+    assert "fixed size" in str(commands.why_not_resize(fixed, nine, release="0.12.0", **options))
+    assert "0.12.0 is the first" in str(commands.why_not_resize(artifact, nine, release="0.11.1", **options))
+    seven = sg.ServingConfig((1, 2, 4, 8), slots=7)
+    assert "refused by the command" in str(commands.why_not_resize(artifact, seven, release="0.12.0", **options))
+    with pytest.raises(sg.InputError, match="the one block is kept back for padding; at least 2"):
+        build(sg.ServingConfig((1, 8), slots=1))
+
+
+def test_the_resize_command_would_leave_a_fixed_cache_as_it_is() -> None:
+    """Why ``is_auto`` is asked for: the wheel rescales only those tensors, and eager attention settles the number of
+    blocks before the caches are described."""
+    root = wheels.site_packages("0.12.0") / "optimum/rbln/transformers"
+    attention = (root / "modeling_attention_utils.py").read_text()
+    assert "for cache_meta in rbln_config.cache_metas if cache_meta.can_resize}" in attention
+    model = (root / "models/decoderonly/modeling_decoderonly.py").read_text()
+    assert "rbln_config.kvcache_num_blocks = rbln_config.num_full_blocks" in model
 
 
 def serve_parser() -> argparse.ArgumentParser:

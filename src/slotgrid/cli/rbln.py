@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, print_json
+from slotgrid.cli._common import JsonOption, console, note, print_json
 
 if TYPE_CHECKING:
     from slotgrid.profile import StackProfile
@@ -72,7 +72,7 @@ def _print_artifact(artifact: Artifact, memory_gib: float | None) -> None:
     table.add_row("KV per device", "not known" if kv_gib is None else f"{kv_gib:.3f} GiB")
     if memory_gib is not None:
         table.add_row("memory", f"{memory_gib:.2f} GiB on the fullest device, by the profile")
-    table.add_row("resizable", "yes (optimum-rbln 0.12)" if artifact.resizable else "no, its block count was fixed")
+    table.add_row("resizable", "yes (optimum-rbln 0.12)" if artifact.resizable else "no, its cache has a fixed size")
     screen.print(table)
 
 
@@ -116,6 +116,7 @@ def commands(
         ]
     else:
         folder = output_dir or f"{model.rsplit('/', 1)[-1].lower()}-b{config.max_running}-s{config.slots}"
+        compiled = None if artifact is None else read_artifact(artifact)
         first = build.build_command(
             config,
             model_id=model,
@@ -123,8 +124,11 @@ def commands(
             devices=devices,
             output_dir=folder,
             release=release,
-            artifact=None if artifact is None else read_artifact(artifact),
+            artifact=compiled,
         )
+        if compiled is not None and first.purpose == "compile":
+            problem = build.why_not_resize(compiled, config, max_seq_len=max_seq_len, devices=devices, release=release)
+            note(f"{artifact} is not resized: {problem}")
         found = [first, build.serve_command(folder, port=port, observe=observe)]
     if as_json:
         print_json([{**command.to_dict(), "text": command.text} for command in found])

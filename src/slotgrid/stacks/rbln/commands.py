@@ -90,29 +90,43 @@ def build_command(
         raise InputError(
             f"max_running: {config.max_running} with top bucket {config.buckets[-1]}; on RBLN both are the batch size"
         )
-    if artifact is not None and can_resize(artifact, config, max_seq_len=max_seq_len, devices=devices, release=release):
-        words = resize_command(artifact.folder, config.slots, output_dir=output_dir)
-        return Command("resize", tuple(words))
+    if config.slots == 1 and config.max_running > 1:
+        raise InputError(
+            f"slots: 1 with batch size {config.max_running}: the one block is kept back for padding; at least 2"
+        )
+    if artifact is not None:
+        problem = why_not_resize(artifact, config, max_seq_len=max_seq_len, devices=devices, release=release)
+        if problem is None:
+            words = resize_command(artifact.folder, config.slots, output_dir=output_dir)
+            return Command("resize", tuple(words))
     words = compile_command(config, model_id=model_id, max_seq_len=max_seq_len, devices=devices, output_dir=output_dir)
     return Command("compile", tuple(words))
 
 
-def can_resize(
+def why_not_resize(
     artifact: Artifact, config: ServingConfig, *, max_seq_len: int, devices: int | None, release: str
-) -> bool:
-    """Whether only the number of blocks differs and the release's command line can change it.
+) -> str | None:
+    """Why a compiled folder cannot be resized to ``config``; None when it can.
 
-    Only caches whose size was left to the compiler are marked as resizable in the artifact.
+    The command line itself does not refuse a cache of fixed size: it would write the new number of blocks beside
+    buffers of the old size. Only caches the folder marks as left to the compiler are really resized.
     """
-    return (
-        artifact.resizable
-        and _release_key(release) >= _release_key(RESIZE_SINCE)
-        and artifact.config.buckets == config.buckets
-        and artifact.config.max_running == config.max_running
-        and artifact.config.slots != config.slots
-        and artifact.max_seq_len == max_seq_len
-        and devices in (None, artifact.devices)
-    )
+    if (
+        artifact.config.buckets != config.buckets
+        or artifact.config.max_running != config.max_running
+        or artifact.max_seq_len != max_seq_len
+        or devices not in (None, artifact.devices)
+    ):
+        return "more than the number of KV slots differs"
+    if artifact.config.slots == config.slots:
+        return f"it already has {config.slots} KV slots"
+    if _release_key(release) < _release_key(RESIZE_SINCE):
+        return f"optimum-rbln {release} cannot; {RESIZE_SINCE} is the first that can"
+    if config.slots < config.max_running:
+        return f"fewer blocks ({config.slots}) than the batch size ({config.max_running}) are refused by the command"
+    if not artifact.resizable:
+        return "its cache has a fixed size (is_auto is false), as optimum-rbln writes it for eager attention"
+    return None
 
 
 def serve_command(folder: str, *, port: int | None = None, observe: str | None = None) -> Command:
