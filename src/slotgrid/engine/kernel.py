@@ -27,6 +27,25 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.engine._jit import jit
+from slotgrid.engine.heaps import (
+    REQUEST_BITS,
+    REQUEST_MASK,
+    future_pop,
+    future_push,
+    heap_pop,
+    heap_push,
+    waiting_insert,
+)
+from slotgrid.engine.inner_pool import (
+    OWNER,
+    InnerPool,
+    PoolPlan,
+    pool_admit,
+    pool_evict,
+    pool_grow,
+    pool_release,
+    pool_start,
+)
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -36,11 +55,6 @@ Scalar = Any
 
 # An arrival this close after now has happened (seconds).
 ARRIVAL_TOLERANCE_S = 1e-12
-# Arrivals are compared in these ticks per second when the waiting queue is ordered.
-ARRIVAL_TICKS_PER_S = 1e9
-# Keys pack (order, request) into one integer; requests stay below 2**31.
-REQUEST_BITS = 31
-REQUEST_MASK = (1 << 31) - 1
 
 # Columns of the float results.
 F_DECODE_S = 0
@@ -60,100 +74,16 @@ I_EVICTIONS = 7
 I_DELAYED_ARRIVALS = 8
 I_CONTEXT_SUM = 9
 I_FINISHED = 10
-INT_RESULTS = 11
+# Requests that reused less than their surviving slot held because its blocks were taken again, and those tokens;
+# requests that reused another session's prefix; requests whose own prefix was hidden by a newer holder that is gone.
+I_RECYCLED = 11
+I_RECYCLED_TOKENS = 12
+I_SHARED = 13
+I_HIDDEN = 14
+INT_RESULTS = 15
 
 CAUSE_ADMISSION = 0
 CAUSE_PADDING = 1
-
-
-@jit
-def heap_push(heap: Ints, size: Scalar, key: Scalar) -> None:
-    """Put an int64 key into a binary heap of ``size`` keys; returns nothing, the caller counts."""
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        if heap[parent] <= key:
-            break
-        heap[i] = heap[parent]
-        i = parent
-    heap[i] = key
-
-
-@jit
-def heap_pop(heap: Ints, size: Scalar) -> Scalar:
-    """Take the smallest key out of a heap of ``size`` keys (size >= 1)."""
-    top = heap[0]
-    last = heap[size - 1]
-    end = size - 1
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= end:
-            break
-        if child + 1 < end and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= last:
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = last
-    return top
-
-
-@jit
-def future_push(times: Floats, requests: Ints, size: Scalar, time: Scalar, request: Scalar) -> None:
-    """Put (time, request) into the heap of future arrivals, ordered by time, then request."""
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        if times[parent] < time or (times[parent] == time and requests[parent] < request):
-            break
-        times[i] = times[parent]
-        requests[i] = requests[parent]
-        i = parent
-    times[i] = time
-    requests[i] = request
-
-
-@jit
-def future_pop(times: Floats, requests: Ints, size: Scalar) -> None:
-    """Remove the earliest future arrival (size >= 1); read it from index 0 before."""
-    end = size - 1
-    time = times[end]
-    request = requests[end]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= end:
-            break
-        right = child + 1
-        if right < end and (
-            times[right] < times[child] or (times[right] == times[child] and requests[right] < requests[child])
-        ):
-            child = right
-        if times[child] > time or (times[child] == time and requests[child] > request):
-            break
-        times[i] = times[child]
-        requests[i] = requests[child]
-        i = child
-    times[i] = time
-    requests[i] = request
-
-
-@jit
-def waiting_insert(keys: Ints, requests: Ints, head: Scalar, tail: Scalar, time: Scalar, request: Scalar) -> None:
-    """Append to the waiting queue, moving back over entries that arrived in the same tick but rank later.
-
-    Arrivals come out of the future heap in order, so the walk back is almost always empty.
-    """
-    key = np.int64(np.rint(time * ARRIVAL_TICKS_PER_S))
-    i = tail
-    while i > head and (keys[i - 1] > key or (keys[i - 1] == key and requests[i - 1] > request)):
-        keys[i] = keys[i - 1]
-        requests[i] = requests[i - 1]
-        i -= 1
-    keys[i] = key
-    requests[i] = request
 
 
 @jit
@@ -182,6 +112,11 @@ def simulate_one(
     max_running: Scalar,
     padding: Scalar,  # bool: evict ahead of a padded step that finds no free slot
     release_at_once: Scalar,  # bool: a finished slot is evictable at once, else after the next admission
+    # inner blocks (engine.inner_pool); with None for the last two, compiled code has no trace of them
+    pooled: Scalar,  # bool: some sequence is longer than half a slot, or prefixes are shared
+    pool_base: Scalar,  # where this plan begins in the arrays of pool_plan
+    pool_plan: PoolPlan,  # None, like `pool`, when there is no pool
+    pool: InnerPool | None,
     # scratch
     future_times: Floats,
     future_requests: Ints,
@@ -192,6 +127,7 @@ def simulate_one(
     pending: Ints,
     alive: Bools,
     allocation: Ints,
+    leaving_keys: Ints,
     steps_by_running: Ints,
     # results
     out_float: Floats,
@@ -216,7 +152,7 @@ def simulate_one(
     clients = first_requests.shape[0]
     fixed = fixed_arrival_s.shape[0] > 0
     # With a slot for every request (and one for padding) nothing can be evicted: no bookkeeping then.
-    tracked = capacity <= requests
+    tracked = pooled or capacity <= requests
 
     now = 0.0
     step = 0
@@ -242,6 +178,10 @@ def simulate_one(
     evictions = 0
     delayed = 0
     finished = 0
+    recycled = 0
+    recycled_tokens = 0
+    shared = 0
+    hidden = 0
     stall = 0.0
     prefill_price = 0.0
 
@@ -249,6 +189,12 @@ def simulate_one(
     most_running = min(max_running, clients)
     for n in range(most_running + 1):
         steps_by_running[n] = 0
+
+    if pool is not None:
+        slot_blocks = pool_plan.slot_blocks
+        block_tokens = pool_plan.block_tokens
+        if pooled:
+            pool_start(pool, capacity, slot_blocks)
 
     while True:
         # 1. what has arrived joins the queue
@@ -272,10 +218,14 @@ def simulate_one(
         if head < tail and running < max_running:
             victim = -1
             if tracked:
+                if pool is not None and pooled:
+                    pool_grow(pool, step, capacity, slot_blocks, block_tokens)
                 if free == 0 and idle_count > 0:
                     victim = heap_pop(idle_heap, idle_count) & REQUEST_MASK
                     idle_count -= 1
                     alive[victim] = False
+                    if pool is not None and pooled:
+                        pool_evict(pool, victim, slot_blocks)
                     free = 1
                     by_admission += 1
                     if record:
@@ -303,8 +253,26 @@ def simulate_one(
                     tokens = hit_tokens[r]
                     prefill = prefill_hit_s[r]
                     price = price_hit_s[r]
-                    reused += 1
+                    if pool is None or not pooled:
+                        reused += 1
+                        cached_sum += tokens
+                if pool is not None and pooled:
+                    held = tokens
+                    tokens = pool_admit(pool, pool_plan, r, pool_base, allocation[r], step, decode_steps[r], capacity)
+                    own = pool.state[OWNER] == pool_plan.session_key[pool_base + r]
+                    if tokens > 0 and not own:
+                        shared += 1
+                    if tokens < held:
+                        if own or pool.state[OWNER] < 0:
+                            recycled += 1
+                            recycled_tokens += held - tokens
+                        else:
+                            hidden += 1
+                    if tokens > 0 and continues[r]:
+                        reused += 1
                     cached_sum += tokens
+                    prefill = pool_plan.prefill_clock_s[context_tokens[r] - tokens]
+                    price = pool_plan.prefill_price_s[context_tokens[r] - tokens]
                 if record:
                     admit_s[r] = now
                     cached_tokens[r] = tokens
@@ -332,6 +300,10 @@ def simulate_one(
                     victim = heap_pop(idle_heap, idle_count) & REQUEST_MASK
                     idle_count -= 1
                     alive[victim] = False
+                    if pool is not None and pooled:
+                        # the step's own blocks are taken before its padding slot is found
+                        pool_grow(pool, step + 1, capacity, slot_blocks, block_tokens)
+                        pool_evict(pool, victim, slot_blocks)
                     free = 1
                     by_padding += 1
                     if record:
@@ -401,6 +373,9 @@ def simulate_one(
                 continue
 
         # requests that finish now
+        leaving = 0
+        if pool is not None and pooled:
+            pool_grow(pool, step, capacity, slot_blocks, block_tokens)
         while True:
             if finishing >= 0:
                 r = finishing
@@ -416,6 +391,14 @@ def simulate_one(
                 finish_s[r] = now
             if tracked:
                 key = (allocation[r] << REQUEST_BITS) | r
+                if pool is not None and pooled:
+                    # blocks go back in the order of admission; `leaving_keys` is small and already nearly sorted
+                    i = leaving
+                    while i > 0 and leaving_keys[i - 1] > key:
+                        leaving_keys[i] = leaving_keys[i - 1]
+                        i -= 1
+                    leaving_keys[i] = key
+                    leaving += 1
                 if release_at_once:
                     heap_push(idle_heap, idle_count, key)
                     idle_count += 1
@@ -432,6 +415,9 @@ def simulate_one(
                     arrival = now + gap_s[r]
                 future_push(future_times, future_requests, future_count, arrival, r + 1)
                 future_count += 1
+        if pool is not None and pooled:
+            for i in range(leaving):
+                pool_release(pool, leaving_keys[i] & REQUEST_MASK, capacity, slot_blocks)
 
     decode_price = 0.0
     for n in range(1, most_running + 1):
@@ -451,6 +437,10 @@ def simulate_one(
     out_int[I_DELAYED_ARRIVALS] = delayed
     out_int[I_CONTEXT_SUM] = context_sum
     out_int[I_FINISHED] = finished
+    out_int[I_RECYCLED] = recycled
+    out_int[I_RECYCLED_TOKENS] = recycled_tokens
+    out_int[I_SHARED] = shared
+    out_int[I_HIDDEN] = hidden
 
 
 @jit
@@ -470,6 +460,9 @@ def simulate_jobs(
     prefill_hit_s: Floats,
     price_miss_s: Floats,
     price_hit_s: Floats,
+    plan_pooled: Bools,  # bool[P]
+    pool_plan: PoolPlan,  # arrays over all requests; None, like `pool`, when no plan is pooled
+    pool: InnerPool | None,  # scratch, None when no plan is pooled
     # step tables, one row each: clock and price seconds by running count
     step_tables: Floats,  # float64[K, N+1]
     price_tables: Floats,  # float64[K, N+1]
@@ -505,6 +498,7 @@ def simulate_jobs(
     pending = np.empty(most_requests + 1, np.int64)
     alive = np.empty(most_requests + 1, np.bool_)
     allocation = np.empty(most_requests + 1, np.int64)
+    leaving_keys = np.empty(most_clients + 1, np.int64)
     steps_by_running = np.empty(most_running, np.int64)
     no_float = np.empty(0, np.float64)
     no_int = np.empty(0, np.int64)
@@ -538,6 +532,10 @@ def simulate_jobs(
             job_max_running[j],
             job_padding[j],
             release_at_once,
+            plan_pooled[p],
+            a,
+            pool_plan,
+            pool,
             future_times,
             future_requests,
             waiting_keys,
@@ -547,6 +545,7 @@ def simulate_jobs(
             pending,
             alive,
             allocation,
+            leaving_keys,
             steps_by_running,
             out_float[j],
             out_int[j],

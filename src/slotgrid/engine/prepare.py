@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from slotgrid.engine.inner_pool import PoolPlan
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
@@ -26,6 +27,7 @@ class FlatPlan:
     hit_tokens: int64[R], tokens reused if the previous turn's slot survives.
     first_requests: int64[C], first_arrival_s: float64[C], both sorted by start time.
     fixed_arrival_s: float64[R], or float64[0] when clients are a closed loop.
+    pool: what the inner blocks need, or None where the plan cannot feel them; pool_keys: distinct block hashes.
     """
 
     session: Ints
@@ -43,6 +45,8 @@ class FlatPlan:
     prefill_hit_s: Floats
     price_miss_s: Floats
     price_hit_s: Floats
+    pool: PoolPlan | None = None
+    pool_keys: int = 0
 
     @property
     def requests(self) -> int:
@@ -53,8 +57,17 @@ class FlatPlan:
         return len(self.first_requests)
 
 
-def flatten(plan: InputPlan, profile: StackProfile, turnaround_s: float, fixed_arrivals: bool) -> FlatPlan:
+def flatten(
+    plan: InputPlan,
+    profile: StackProfile,
+    turnaround_s: float,
+    fixed_arrivals: bool,
+    *,
+    inner_blocks: bool = False,
+) -> FlatPlan:
     """Arrays of one plan with the prefill costs of the profile.
+
+    inner_blocks: simulate the blocks inside the slots if the stack has them and this plan can feel them.
 
     Raises InputError when a context exceeds the slot, or fixed arrivals are asked of a plan without any.
     """
@@ -97,6 +110,9 @@ def flatten(plan: InputPlan, profile: StackProfile, turnaround_s: float, fixed_a
         fixed = np.empty(0, np.float64)
         start_s = np.array([client.start_s for client in plan.clients], np.float64)
     order = np.argsort(start_s, kind="stable")
+    pool, pool_keys = None, 0
+    if inner_blocks and profile.kv.inner_blocks and _feels_inner_blocks(plan, profile):
+        pool, pool_keys = _pool_plan(plan, profile, prompt_tokens, sizes)
 
     return FlatPlan(
         session=session,
@@ -114,7 +130,49 @@ def flatten(plan: InputPlan, profile: StackProfile, turnaround_s: float, fixed_a
         prefill_hit_s=profile.clock.prefill.seconds(prompt_tokens - hit_tokens),
         price_miss_s=profile.price.prefill.seconds(prompt_tokens),
         price_hit_s=profile.price.prefill.seconds(prompt_tokens - hit_tokens),
+        pool=pool,
+        pool_keys=pool_keys,
     )
+
+
+def _feels_inner_blocks(plan: InputPlan, profile: StackProfile) -> bool:
+    """A sequence takes more than half the blocks of a slot, or sessions share a prefix of at least one block."""
+    block = profile.kv.block_tokens
+    # the last generated token is never written
+    longest = -(-(plan.longest_context_tokens - 1) // block)
+    return 2 * longest > profile.kv.slot_tokens // block or any(
+        session.prefix_tokens >= block for _, session in plan.sessions()
+    )
+
+
+def _pool_plan(plan: InputPlan, profile: StackProfile, prompt_tokens: Ints, sizes: Ints) -> tuple[PoolPlan, int]:
+    block = profile.kv.block_tokens
+    last = np.cumsum(sizes) - 1
+    keys_per_session = prompt_tokens[last] // block + 1
+    first_key = np.concatenate(([0], np.cumsum(keys_per_session)))
+    keys = int(first_key[-1])
+    shared_first: dict[str, int] = {}
+    shared_most: dict[str, int] = {}
+    sessions = [session for _, session in plan.sessions()]
+    for session in sessions:
+        if session.prefix_id is not None:
+            shared_most[session.prefix_id] = max(shared_most.get(session.prefix_id, 0), session.prefix_tokens // block)
+    for name, count in shared_most.items():
+        shared_first[name] = keys
+        keys += count
+    shared_key = [0 if s.prefix_id is None else shared_first[s.prefix_id] for s in sessions]
+    shared_blocks = [s.prefix_tokens // block for s in sessions]
+    computed = np.arange(profile.kv.slot_tokens + 1)
+    return PoolPlan(
+        session_key=np.repeat(first_key[:-1], sizes),
+        shared_key=np.repeat(np.array(shared_key, np.int64), sizes),
+        shared_blocks=np.repeat(np.array(shared_blocks, np.int64), sizes),
+        prompt_tokens=prompt_tokens,
+        prefill_clock_s=profile.clock.prefill.seconds(computed),
+        prefill_price_s=profile.price.prefill.seconds(computed),
+        block_tokens=block,
+        slot_blocks=profile.kv.slot_tokens // block,
+    ), keys
 
 
 @dataclass(frozen=True)
@@ -135,12 +193,15 @@ class PlanBatch:
     prefill_hit_s: Floats
     price_miss_s: Floats
     price_hit_s: Floats
+    pooled: Bools
+    pool: PoolPlan | None
+    pool_keys: int
 
     @property
     def plans(self) -> int:
         return len(self.request_offset) - 1
 
-    def arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
+    def arrays(self) -> tuple[object, ...]:
         """The leading arguments of ``kernel.simulate_jobs`` in order."""
         return (
             self.request_offset,
@@ -157,6 +218,8 @@ class PlanBatch:
             self.prefill_hit_s,
             self.price_miss_s,
             self.price_hit_s,
+            self.pooled,
+            self.pool,
         )
 
 
@@ -181,4 +244,25 @@ def lay_out(plans: Sequence[FlatPlan]) -> PlanBatch:
         prefill_hit_s=np.concatenate([plan.prefill_hit_s for plan in plans]),
         price_miss_s=np.concatenate([plan.price_miss_s for plan in plans]),
         price_hit_s=np.concatenate([plan.price_hit_s for plan in plans]),
+        pooled=np.array([plan.pool is not None for plan in plans]),
+        pool=_lay_out_pools(plans),
+        pool_keys=max(plan.pool_keys for plan in plans),
+    )
+
+
+def _lay_out_pools(plans: Sequence[FlatPlan]) -> PoolPlan | None:
+    """Pool arrays over all requests, zero where a plan needs none; None when no plan needs any."""
+    known = next((plan.pool for plan in plans if plan.pool is not None), None)
+    if known is None:
+        return None
+
+    def joined(name: str) -> Ints:
+        parts = [np.zeros(plan.requests, np.int64) if plan.pool is None else getattr(plan.pool, name) for plan in plans]
+        return np.concatenate(parts)
+
+    return known._replace(
+        session_key=joined("session_key"),
+        shared_key=joined("shared_key"),
+        shared_blocks=joined("shared_blocks"),
+        prompt_tokens=joined("prompt_tokens"),
     )

@@ -14,6 +14,7 @@ from slotgrid.errors import InputError
 
 Release = Literal["at_once", "next_admission"]
 Padding = Literal["none", "evict"]
+InnerBlocks = Literal["stack", "none"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class RuleSet:
         argument, the plan nor the profile says otherwise.
     arrivals: ``fixed`` uses the plan's ``arrival_s`` (a turn is never sent before the answer it builds on);
         ``closed_loop`` ignores them; ``plan`` (default) is fixed when the plan carries arrivals.
+    inner_blocks: ``stack`` simulates the blocks inside the slots where the profile says the stack has them and the
+        plan can feel them (a sequence above half a slot, shared prefixes); ``none`` never does.
     """
 
     name: str
@@ -35,6 +38,7 @@ class RuleSet:
     padding: Padding
     turnaround_s: float
     arrivals: Literal["plan", "fixed", "closed_loop"] = "plan"
+    inner_blocks: InnerBlocks = "stack"
 
     def but(
         self,
@@ -43,6 +47,7 @@ class RuleSet:
         padding: Padding | None = None,
         turnaround_s: float | None = None,
         arrivals: Literal["plan", "fixed", "closed_loop"] | None = None,
+        inner_blocks: InnerBlocks | None = None,
     ) -> RuleSet:
         """The same rules with some switched; the name says which."""
         changes = {
@@ -52,6 +57,7 @@ class RuleSet:
                 "padding": padding,
                 "turnaround_s": turnaround_s,
                 "arrivals": arrivals,
+                "inner_blocks": inner_blocks,
             }.items()
             if value is not None and value != getattr(self, key)
         }
@@ -73,7 +79,7 @@ class RuleSet:
 
 
 REAL = RuleSet("real", "at_once", "evict", 0.0008)
-PAPER = RuleSet("paper", "next_admission", "none", 0.0)
+PAPER = RuleSet("paper", "next_admission", "none", 0.0, inner_blocks="none")
 RULE_SETS = {"real": REAL, "paper": PAPER}
 
 
@@ -85,6 +91,8 @@ def check_rules(rules: RuleSet) -> RuleSet:
         raise InputError(f"padding: {rules.padding!r}; allowed: {', '.join(get_args(Padding))}")
     if rules.arrivals not in ("plan", "fixed", "closed_loop"):
         raise InputError(f"arrivals: {rules.arrivals!r}; allowed: plan, fixed, closed_loop")
+    if rules.inner_blocks not in get_args(InnerBlocks):
+        raise InputError(f"inner_blocks: {rules.inner_blocks!r}; allowed: {', '.join(get_args(InnerBlocks))}")
     check_turnaround(rules.turnaround_s)
     return rules
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from slotgrid.config import ServingConfig
 from slotgrid.engine.backend import kernel
+from slotgrid.engine.inner_pool import inner_block_notes, new_pool
 from slotgrid.engine.prepare import Floats, Ints, flatten
 from slotgrid.engine.rules import RuleSet, find_rules, pick_turnaround
 from slotgrid.errors import InputError
@@ -45,9 +46,14 @@ def simulate(
         None if profile.turnaround_s is None else profile.turnaround_s.value,
     )
     fixed = plan.has_arrivals if rule_set.arrivals == "plan" else rule_set.arrivals == "fixed"
-    flat = flatten(plan, profile, gap_s, fixed)
+    flat = flatten(plan, profile, gap_s, fixed, inner_blocks=rule_set.inner_blocks == "stack")
     capacity = rule_set.usable_slots(config.slots, config.max_running)
     k = kernel(compiled=compiled)
+    pool = None
+    if flat.pool is not None:
+        # slots beyond one a request and one for padding are never touched
+        capacity = min(capacity, flat.requests + 1)
+        pool = new_pool(capacity, flat.pool.slot_blocks, flat.pool_keys, flat.requests)
 
     requests, clients = flat.requests, flat.clients
     # no more than one request per client can run
@@ -89,6 +95,10 @@ def simulate(
         config.max_running,
         rule_set.padding == "evict" and config.slots >= config.max_running,
         rule_set.release == "at_once",
+        flat.pool is not None,
+        0,
+        flat.pool,
+        pool,
         np.empty(clients + 1),
         np.empty(clients + 1, np.int64),
         np.empty(requests + 1, np.int64),
@@ -98,6 +108,7 @@ def simulate(
         np.empty(requests + 1, np.int64),
         np.zeros(requests + 1, np.bool_),
         np.empty(requests + 1, np.int64),
+        np.empty(clients + 1, np.int64),
         steps_by_running,
         out_float,
         out_int,
@@ -152,7 +163,10 @@ def simulate(
             "finish_s": finish_s,
         }
     )
-    prefill_s = np.where(cached > 0, flat.prefill_hit_s, flat.prefill_miss_s)
+    if flat.pool is None:
+        prefill_s = np.where(cached > 0, flat.prefill_hit_s, flat.prefill_miss_s)
+    else:
+        prefill_s = flat.pool.prefill_clock_s[computed]
     steps = _step_table(request_table, prefill_s, start_s, duration_s, running, bucket_of[running])
     evicted = int(out_int[k.I_EVICTIONS])
     causes = np.array(["admission", "padding"])
@@ -172,6 +186,9 @@ def simulate(
         notes.append(
             f"{out_int[k.I_DELAYED_ARRIVALS]} fixed arrivals came before the answer they build on and were moved to it"
         )
+    if flat.pool is not None:
+        counts = (k.I_RECYCLED, k.I_RECYCLED_TOKENS, k.I_SHARED, k.I_HIDDEN)
+        notes += inner_block_notes(*(int(out_int[i]) for i in counts))
     return Run(
         config=config,
         steps=steps,

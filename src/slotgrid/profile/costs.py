@@ -129,12 +129,14 @@ class CostModel:
 
 @dataclass(frozen=True)
 class KvFacts:
-    """Slot length and block length in tokens; whether generated tokens stay reusable."""
+    """Slot length and block length in tokens; whether generated tokens stay reusable; whether a slot is made of
+    blocks that the server takes and returns one by one (``inner_blocks``)."""
 
     slot_tokens: int
     block_tokens: int
     bytes_per_token: Quantity | None
     generated_reusable: bool
+    inner_blocks: bool = False
 
     def reusable_tokens(self, prompt: Ints, previous_prompt: Ints, previous_output: Ints) -> Ints:
         """Tokens a returning request reuses if its previous turn's slot survives (int arrays of equal length):

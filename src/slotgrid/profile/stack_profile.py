@@ -175,7 +175,15 @@ def _kv_facts(table: Table, seen: list[tuple[str, Quantity]]) -> KvFacts:
         table.whole("block_tokens", 1),
         _optional(table, "bytes_per_token", "bytes", seen),
         table.flag("generated_reusable"),
+        table.flag("inner_blocks", False),
     )
+    if facts.inner_blocks and facts.slot_tokens % facts.block_tokens:
+        raise InputError(
+            f"{table.at('inner_blocks')} is true, but slot_tokens {facts.slot_tokens} is not a multiple of "
+            f"block_tokens {facts.block_tokens}"
+        )
+    if facts.inner_blocks and facts.generated_reusable:
+        raise InputError(f"{table.at('inner_blocks')} and generated_reusable are both true; only one is modelled")
     table.text("source", "")
     table.finish()
     return facts

@@ -78,6 +78,8 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
         )
     for text in result.extrapolated:
         console.print(f"  outside the measured range: {text}")
+    for text in result.notes:
+        console.print(f"  over all simulations run, {text}")
     console.print()
     _commands(result, max_seq_len, console)
 

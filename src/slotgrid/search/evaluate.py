@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from slotgrid.config import ServingConfig
 from slotgrid.engine.batch import Jobs, StepTables, Totals, simulate_jobs, simulate_jobs_parallel
-from slotgrid.engine.kernel import I_REUSED
+from slotgrid.engine.kernel import I_HIDDEN, I_RECYCLED, I_RECYCLED_TOKENS, I_REUSED, I_SHARED
 from slotgrid.engine.prepare import PlanBatch, flatten, lay_out
 from slotgrid.engine.rules import RuleSet
 from slotgrid.plan import InputPlan
@@ -53,8 +53,13 @@ class PlanGroup:
         evaluate: Sequence[InputPlan],
         profile: StackProfile,
         turnaround_s: float,
+        *,
+        inner_blocks: bool = False,
     ) -> PlanGroup:
-        flat = [flatten(plan, profile, turnaround_s, fixed_arrivals=False) for plan in (*explore, *evaluate)]
+        flat = [
+            flatten(plan, profile, turnaround_s, fixed_arrivals=False, inner_blocks=inner_blocks)
+            for plan in (*explore, *evaluate)
+        ]
         return cls(
             clients,
             len(explore),
@@ -81,7 +86,9 @@ def pads_by_eviction(config: ServingConfig, rules: RuleSet) -> bool:
 
 
 class Evaluator:
-    """Runs candidates on groups of plans. ``simulated`` counts the distinct simulations run."""
+    """Runs candidates on groups of plans. ``simulated`` counts the distinct simulations run; ``inner_blocks`` holds
+    how many requests of those lost reuse to recycled blocks, with how many tokens, took a shared prefix, and lost
+    theirs to a newer holder."""
 
     def __init__(self, profile: StackProfile, rules: RuleSet, groups: Sequence[PlanGroup], *, threads: int = 1) -> None:
         self._profile = profile
@@ -90,6 +97,7 @@ class Evaluator:
         self._threads = threads
         self._most_clients = max(group.clients for group in groups)
         self.simulated = 0
+        self.inner_blocks: tuple[int, ...] = (0, 0, 0, 0)
 
     def run(self, configs: Sequence[ServingConfig]) -> tuple[Floats, Floats, Ints, Ints]:
         """Explored and evaluated device seconds float64[K, N] and reuses int64[K, N], N groups.
@@ -153,6 +161,10 @@ class Evaluator:
         else:
             totals = simulate_jobs(group.batch, tables, jobs, release_at_once=at_once)
         self.simulated += len(jobs)
+        if group.batch.pool is not None:
+            columns = (I_RECYCLED, I_RECYCLED_TOKENS, I_SHARED, I_HIDDEN)
+            added = (int(totals.ints[:, column].sum()) for column in columns)
+            self.inner_blocks = tuple(a + b for a, b in zip(self.inner_blocks, added, strict=True))
         device_s = totals.device_time_s.reshape(len(rows), plans)
         reused = totals.ints[:, I_REUSED].reshape(len(rows), plans)
         cut = group.explored

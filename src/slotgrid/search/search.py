@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from slotgrid._version import __version__
 from slotgrid.config import ServingConfig
+from slotgrid.engine.inner_pool import inner_block_notes
 from slotgrid.engine.rules import RuleSet, find_rules, pick_turnaround
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
@@ -74,6 +75,7 @@ class SearchResult:
     near_ties: explored ratio within ``near_tie`` of the best, by ratio. recommended: of those the fewest compile
     seconds, then least memory, then smallest ratio, then lexicographic buckets.
     simulated: distinct simulations run; plans: (explored, evaluated) plans per candidate.
+    notes: what blocks inside the slots and shared prefixes changed, over all simulations run.
     """
 
     profile: StackProfile
@@ -91,6 +93,7 @@ class SearchResult:
     simulated: int
     resumed: int
     extrapolated: tuple[str, ...]
+    notes: tuple[str, ...]
     elapsed_s: float
 
     @property
@@ -163,6 +166,7 @@ class SearchResult:
             "skipped": dict(self.skipped),
             "resumed": self.resumed,
             "extrapolated": list(self.extrapolated),
+            "notes": list(self.notes),
         }
 
     def __repr__(self) -> str:
@@ -239,7 +243,11 @@ def search(
         for phase in PHASES:
             for plan in drawn[phase]:
                 identity.update(f"{n}{phase}{plan.content_sha256}".encode())
-        groups.append(PlanGroup.build(n, drawn["explore"], drawn["evaluate"], profile, gap_s))
+        groups.append(
+            PlanGroup.build(
+                n, drawn["explore"], drawn["evaluate"], profile, gap_s, inner_blocks=rule_set.inner_blocks == "stack"
+            )
+        )
     evaluator = Evaluator(profile, rule_set, groups, threads=threads)
     baseline_row = _rows(profile, [baseline], counts, evaluator)
 
@@ -286,6 +294,7 @@ def search(
         simulated=evaluator.simulated,
         resumed=resumed,
         extrapolated=tuple(_extrapolated(profile, configs, groups)),
+        notes=tuple(inner_block_notes(*evaluator.inner_blocks)),
         elapsed_s=time.perf_counter() - started,
     )
     if store is not None:
