@@ -1,0 +1,355 @@
+r"""The server log of vllm-rbln: ``[PFX]`` lines of the prefix-cache manager and one ``[BUCKET]`` line a decode step.
+
+Written against vllm-rbln 0.11.1 at DEBUG level:
+
+    [PFX] [ALLOC] REQUEST=cmpl-77aa-0-9c1d2e3f | OB_COUNT=1 OB=[5] | IB_COUNT=13 IB=[...]
+    [PFX] [CACHE-HIT] REQUEST=... | OB_COUNT=1 OB=[5] | IB_COUNT=12 IB=[[...]]
+    [PFX] [CACHE-PARTIAL] REQUEST=... | REUSED=0/1536 tokens (0.0%) | ...
+    [PFX] [EVICTION] OB=0 | IB_COUNT=16 | FREE_BLOCKS_AFTER=1 | INACTIVE_MAPPINGS_AFTER=[1, 2, 3]
+    [PFX] [FREE-REQUEST] REQUEST=... | PREEMPTION=False | OUTER_BLOCKS=[5]
+    [BUCKET] request_nums=3 padded_batch_size=4
+
+Only the order of the lines is used, never their clock. A log is read in blocks, the tagged text is found by one
+compiled search over the block, and equal ``[BUCKET]`` lines in a row are one event: memory grows with the number of
+requests, not with the length of the log. Bare carriage returns end a line as newlines do; line numbers in messages
+count newlines only, as ``grep -n`` does.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from slotgrid.errors import InputError
+from slotgrid.run.readers.stream import Meter, Piece
+
+STEP, ALLOC, HIT, PARTIAL, EVICT, FREE, PREEMPT, RESTART = range(8)
+
+_TAGGED = re.compile(rb"\[(?:BUCKET|PFX)\][^\r\n]*")
+_COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_BUCKET = re.compile(rb"\[BUCKET\] request_nums=(\d+) padded_batch_size=(\d+)(?!\d)")
+_PFX = re.compile(rb"\[PFX\] \[([A-Z-]+)\] ?")
+# every field is followed by something, so that a line cut inside a number does not pass for a whole one
+_ALLOC = re.compile(rb"REQUEST=(\S+) \| OB_COUNT=(\d+) OB=\[(\d+)(?:, \d+)*\]")
+_HIT = re.compile(rb"REQUEST=(\S+) \|.*?IB_COUNT=(\d+)(?=[ |])")
+_PARTIAL = re.compile(rb"REQUEST=(\S+) \|.*?REUSED=(\d+)/\d+ ")
+_EVICTION = re.compile(rb"OB=(\d+) \|")
+_FREE = re.compile(rb"REQUEST=(\S+)(?: \| PREEMPTION=(True|False))?(?: |$)")
+_START = re.compile(rb"max_num_seqs from \d+ to (\d+)|Prefix block size is set to (\d+)")
+_LINE_START = re.compile(rb"\s*(?:\([^)\r\n]*\)\s*)?(?:\[vllm-rbln\]|(?:INFO|DEBUG|WARNING|ERROR)\b)")
+_CLOCK = re.compile(rb"(?:DEBUG|INFO) (\d\d-\d\d \d\d:\d\d:\d\d)")
+_ENGINE = re.compile(rb"\(EngineCore[^)\r\n]*pid=(\d+)\)")
+_KNOWN_QUIET = {b"MAPPING-SEARCH", b"MAPPING-REMOVE", b"MAPPING-ADD", b"MAPPING-CREATE", b"CACHE-MISS"}
+
+
+class LogScan:
+    """What one log says, in its order. Events are parallel arrays: kind, request or running, slot or bucket, count.
+
+    requests: full request ids, by the index the events use. max_running, block_tokens: as the start-up lines say.
+    bucket_lines, pfx_lines: tagged lines seen; unread: examples and counts of those that could not be read.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind = array("b")
+        self.first = array("i")
+        self.second = array("i")
+        self.count = array("q")
+        self.requests: list[str] = []
+        self.max_running: int | None = None
+        self.block_tokens: int | None = None
+        self.bucket_lines = 0
+        self.pfx_lines = 0
+        self.unread: dict[str, tuple[int, int]] = {}
+        self.clock_back = 0
+        self.cut_lines = 0
+        self.cut_gzip: list[str] = []
+        self.starts = 0
+        self.misplaced = 0
+        self.silent_evictions = 0
+
+    @property
+    def events(self) -> int:
+        return len(self.kind)
+
+
+def scan_log(pieces: Sequence[Path], meter: Meter | None = None) -> LogScan:
+    """Read the pieces of one server's log, oldest first.
+
+    Raises InputError naming file and line when lines of two servers are mixed or a request appears twice.
+    """
+    scan = _Scanner(pieces[0].name if len(pieces) == 1 else f"{pieces[-1].name} ({len(pieces)} pieces)")
+    for index, path in enumerate(pieces):
+        scan.piece(Piece(path), meter, last=index == len(pieces) - 1)
+    return scan.result
+
+
+def order_pieces(paths: Sequence[Path]) -> tuple[list[Path], bool]:
+    """The pieces of a rotated log, oldest first, and whether their clocks say so.
+
+    By the clock of their first lines; where those are equal or missing, as logrotate numbers them: the highest
+    number is the oldest, the file without a number the newest.
+    """
+    first = {path: _first_clock(path) for path in paths}
+    by_number = sorted(paths, key=_rotation, reverse=True)
+    clocks = [first[path] for path in by_number]
+    if None in clocks or len(set(clocks)) != len(clocks):
+        return by_number, False
+    return sorted(by_number, key=lambda path: first[path] or ""), True
+
+
+def _rotation(path: Path) -> tuple[int, str]:
+    numbers = re.findall(r"\.(\d+)(?=\.|$)", path.name)
+    return (int(numbers[-1]) if numbers else -1, path.name)
+
+
+def _first_clock(path: Path) -> str | None:
+    match = _CLOCK.search(_COLOUR.sub(b"", Piece(path).head()))
+    return match[1].decode() if match else None
+
+
+class _Scanner:
+    def __init__(self, name: str) -> None:
+        self.result = LogScan(name)
+        self._bucket_of: dict[bytes, tuple[int, int] | None] = {}
+        self._index: dict[str, int] = {}
+        self._holder: dict[int, int] = {}
+        self._in_flight: dict[int, int] = {}
+        self._preempted: set[int] = set()
+        self._rest = b""
+        self._line = 0
+        self._path = Path(name)
+        self._clock = b""
+        self._engines: list[bytes] = []
+        self._handlers: dict[bytes, Callable[[bytes], bool]] = {
+            b"ALLOC": self._alloc,
+            b"CACHE-HIT": self._hit,
+            b"CACHE-PARTIAL": self._partial,
+            b"EVICTION": self._eviction,
+            b"FREE-REQUEST": self._free,
+        }
+
+    def piece(self, piece: Piece, meter: Meter | None, last: bool) -> None:
+        """Read one file. A line that goes on in the next piece is joined with it."""
+        self._path = piece.path
+        self._line = 0
+        fresh = True
+        for block in piece.blocks(meter):
+            if fresh and self._rest:
+                fresh = False
+                if _LINE_START.match(_COLOUR.sub(b"", block[:256])):
+                    # the piece before ended in the middle of a line that does not go on here
+                    self._end(self._rest)
+                    self._rest = b""
+            data = self._rest + block
+            end = data.rfind(b"\n") + 1
+            self._rest = data[end:]
+            if end:
+                self._block(data[:end])
+        if piece.cut:
+            self.result.cut_gzip.append(piece.path.name)
+        if last and self._rest:
+            self._end(self._rest)
+            self._rest = b""
+
+    def _end(self, tail: bytes) -> None:
+        """A last line without a newline: used only where nothing can be missing from it."""
+        tail = _COLOUR.sub(b"", tail)
+        tagged = _TAGGED.findall(tail)
+        whole = [text for text in tagged if text.startswith(b"[PFX]") and text.endswith((b"]", b")"))]
+        self._tagged(tail, whole)
+        if len(whole) < len(tagged) or (not tagged and tail.strip()):
+            self.result.cut_lines += 1
+
+    def _block(self, data: bytes) -> None:
+        if b"\x1b" in data:
+            data = _COLOUR.sub(b"", data)
+        position = 0
+        for match in _START.finditer(data) if b"max_num_seqs" in data or b"Prefix block" in data else ():
+            self._tagged(data, _TAGGED.findall(data, position, match.start()), position)
+            position = match.end()
+            self._startup(match)
+        self._tagged(data, _TAGGED.findall(data, position), position)
+        self._line += data.count(b"\n")
+
+    def _startup(self, match: re.Match[bytes]) -> None:
+        if match[2]:
+            self.result.block_tokens = int(match[2])
+            return
+        self.result.max_running = int(match[1])
+        self.result.starts += 1
+        if self.result.events:
+            # a new process: nothing of the old one is left in its slots
+            self._add(RESTART, 0, 0, 1)
+            self._in_flight.clear()
+            self._holder.clear()
+
+    def _tagged(self, data: bytes, texts: list[bytes], position: int = 0) -> None:
+        """Take in the tagged texts of a block from ``position`` on, in their order."""
+        if b"[PFX]" in data:
+            self._heads(data, position)
+        for text, group in groupby(texts):
+            times = sum(1 for _ in group)
+            if text.startswith(b"[BUCKET]"):
+                self.result.bucket_lines += times
+                if text not in self._bucket_of:
+                    match = _BUCKET.match(text)
+                    self._bucket_of[text] = (int(match[1]), int(match[2])) if match else None
+                    if len(self._bucket_of) > 10_000:
+                        # lines that differ in more than their two numbers
+                        self._bucket_of = {text: self._bucket_of[text]}
+                found = self._bucket_of[text]
+                if found is None or not 1 <= found[0] <= found[1]:
+                    self._not_read("[BUCKET]", data, text, times)
+                else:
+                    self._step(*found, times)
+            else:
+                self.result.pfx_lines += times
+                tag = _PFX.match(text)
+                handler = self._handlers.get(tag[1]) if tag else None
+                if handler is not None:
+                    for _ in range(times):
+                        self._text, self._data = text, data
+                        if not handler(text):
+                            self._not_read(f"[PFX] [{tag[1].decode()}]" if tag else "[PFX]", data, text, 1)
+                elif tag is None or tag[1] not in _KNOWN_QUIET:
+                    self._not_read(f"[PFX] [{tag[1].decode()}]" if tag else "[PFX]", data, text, times)
+
+    def _heads(self, data: bytes, position: int) -> None:
+        """What stands before the tag: the clock (does it go back?) and the engine process (more than one?)."""
+        for found in _positions(data, b"[PFX]", position):
+            start = max(data.rfind(b"\n", 0, found), data.rfind(b"\r", 0, found)) + 1
+            head = data[start:found]
+            clock = _CLOCK.search(head)
+            if clock is not None:
+                # 12-31 to 01-01 is a new year, not a step back
+                if clock[1] < self._clock and not (clock[1][:2] == b"01" and self._clock[:2] == b"12"):
+                    self.result.clock_back += 1
+                self._clock = clock[1]
+            engine = _ENGINE.search(head)
+            if engine is not None and (not self._engines or self._engines[-1] != engine[1]):
+                if engine[1] in self._engines:
+                    raise InputError(
+                        f"{self._path}: line {self._number(data, found)}: lines of two engine processes "
+                        f"({self._engines[-1].decode()} and {engine[1].decode()}) are mixed; "
+                        "a run directory holds the log of one server"
+                    )
+                self._engines.append(engine[1])
+
+    def _number(self, data: bytes, position: int) -> int:
+        return self._line + data.count(b"\n", 0, position) + 1
+
+    def _not_read(self, tag: str, data: bytes, text: bytes, times: int) -> None:
+        count, line = self.result.unread.get(tag, (0, 0))
+        self.result.unread[tag] = (count + times, line or self._number(data, max(data.find(text), 0)))
+
+    def _add(self, kind: int, first: int, second: int, count: int) -> None:
+        result = self.result
+        result.kind.append(kind)
+        result.first.append(first)
+        result.second.append(second)
+        result.count.append(count)
+
+    def _step(self, running: int, bucket: int, times: int) -> None:
+        result = self.result
+        if result.kind and result.kind[-1] == STEP and result.first[-1] == running and result.second[-1] == bucket:
+            result.count[-1] += times
+        else:
+            self._add(STEP, running, bucket, times)
+
+    def _here(self) -> str:
+        return f"{self._path}: line {self._number(self._data, max(self._data.find(self._text), 0))}"
+
+    def _alloc(self, text: bytes) -> bool:
+        match = _ALLOC.search(text)
+        if match is None:
+            return False
+        name, slot = match[1].decode(errors="replace"), int(match[3])
+        if int(match[2]) != 1:
+            raise InputError(
+                f"{self._here()}: {name} takes {match[2].decode()} slots; "
+                "only servers with one slot a request are modelled"
+            )
+        holder = self._holder.get(slot)
+        if holder is not None and holder in self._in_flight:
+            raise InputError(
+                f"{self._here()}: slot {slot} is given to {name} while {self.result.requests[holder]} still holds it; "
+                "lines of two servers are mixed or a piece of the log is missing"
+            )
+        index = self._index.get(name)
+        if index is None:
+            index = self._index[name] = len(self.result.requests)
+            self.result.requests.append(name)
+        elif index in self._in_flight:
+            raise InputError(f"{self._here()}: {name} is admitted again before it was released; request ids are unique")
+        elif index in self._preempted:
+            self._preempted.discard(index)
+        else:
+            raise InputError(
+                f"{self._here()}: {name} is admitted a second time after it had finished; "
+                "the same lines appear twice (overlapping pieces?)"
+            )
+        if holder is not None:
+            # its prefix is gone, and no line said so
+            self.result.silent_evictions += 1
+            self._add(EVICT, holder, slot, 0)
+        self._holder[slot] = index
+        self._in_flight[index] = slot
+        self._add(ALLOC, index, slot, len(self._in_flight) - 1)
+        return True
+
+    def _hit(self, text: bytes) -> bool:
+        return self._lookup(HIT, _HIT.search(text))
+
+    def _partial(self, text: bytes) -> bool:
+        return self._lookup(PARTIAL, _PARTIAL.search(text))
+
+    def _lookup(self, kind: int, match: re.Match[bytes] | None) -> bool:
+        if match is None:
+            return False
+        index = self._index.get(match[1].decode(errors="replace"))
+        if index is None:
+            self.result.misplaced += 1
+        else:
+            self._add(kind, index, 0, int(match[2]))
+        return True
+
+    def _eviction(self, text: bytes) -> bool:
+        match = _EVICTION.search(text)
+        if match is None:
+            return False
+        slot = int(match[1])
+        holder = self._holder.pop(slot, None)
+        if holder is not None and holder in self._in_flight:
+            raise InputError(
+                f"{self._here()}: slot {slot} is evicted while {self.result.requests[holder]} still runs in it; "
+                "lines of two servers are mixed or a piece of the log is missing"
+            )
+        if holder is None:
+            self.result.misplaced += 1
+        self._add(EVICT, -1 if holder is None else holder, slot, 1)
+        return True
+
+    def _free(self, text: bytes) -> bool:
+        match = _FREE.search(text)
+        if match is None:
+            return False
+        index = self._index.get(match[1].decode(errors="replace"))
+        if index is None or index not in self._in_flight:
+            self.result.misplaced += 1
+            return True
+        slot = self._in_flight.pop(index)
+        if match[2] == b"True":
+            self._preempted.add(index)
+        self._add(PREEMPT if match[2] == b"True" else FREE, index, slot, 1)
+        return True
+
+
+def _positions(data: bytes, what: bytes, position: int) -> Iterator[int]:
+    found = data.find(what, position)
+    while found >= 0:
+        yield found
+        found = data.find(what, found + len(what))
