@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
-from slotgrid.cli import plan, profile, search, simulate, workload
+from slotgrid.cli import diagnose, plan, profile, search, simulate, workload
 from slotgrid.errors import SlotgridError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.add_typer(workload.app, name="workload")
 app.add_typer(profile.app, name="profile")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("diagnose")(diagnose.diagnose)
 
 
 def _version(value: bool) -> None:

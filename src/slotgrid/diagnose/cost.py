@@ -8,15 +8,17 @@ tau = max(0.02, r_base / B_base).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from slotgrid.diagnose.order import EventOrder
 from slotgrid.diagnose.padding import Histogram
 from slotgrid.profile import DecodeCost, StackProfile
 from slotgrid.run import Run
+
+Floats = npt.NDArray[np.float64]
 
 LEAST_TAU = 0.02
 
@@ -107,18 +109,18 @@ def channel_a(
     return ChannelA(decode, prefill, tuple(missing))
 
 
-def union_s(intervals: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of [start, end] intervals."""
-    total, start, end = 0.0, None, 0.0
-    for low, high in sorted(intervals):
-        if start is None:
-            start, end = low, high
-        elif low > end:
-            total += end - start
-            start, end = low, high
-        else:
-            end = max(end, high)
-    return total if start is None else total + end - start
+def union_s(starts: Floats, ends: Floats) -> float:
+    """Length of the union of the intervals [start, end] (two float arrays of equal length)."""
+    if not len(starts):
+        return 0.0
+    order = np.argsort(starts, kind="stable")
+    begin = starts[order]
+    reach = np.maximum.accumulate(ends[order])
+    # a new stretch begins where the next start lies beyond everything before
+    fresh = np.flatnonzero(begin[1:] > reach[:-1]) + 1
+    opened = np.concatenate([[0], fresh])
+    closed = np.concatenate([fresh, [len(order)]]) - 1
+    return float((reach[closed] - begin[opened]).sum())
 
 
 def channel_b_s(run: Run) -> float | None:
@@ -126,7 +128,7 @@ def channel_b_s(run: Run) -> float | None:
     sent, done = run.requests["arrival_s"], run.requests["finish_s"]
     if run.requests.is_empty() or sent.has_nulls() or done.has_nulls():
         return None
-    return union_s(zip(sent.to_list(), done.to_list(), strict=True))
+    return union_s(sent.to_numpy(), done.to_numpy())
 
 
 def agreement(a_s: float, b_s: float, base_a_s: float, base_b_s: float) -> Agreement | None:

@@ -4,6 +4,7 @@ simulated run it follows from its times. What the diagnosis says about slots nee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ import numpy.typing as npt
 from slotgrid.run import Run
 
 Ints = npt.NDArray[np.int64]
+
+# a long log has millions of events
+Narrow = npt.NDArray[np.int32]
 
 FREE, EVICT, ADMIT, STEP = range(4)
 
@@ -21,16 +25,18 @@ class EventOrder:
     step), value (bucket for a step, slot for the others or -1), repeats (steps), cause (0 admission, 1 padding,
     2 unknown; evictions only).
 
-    admitted, released: position by request row, -1 where not seen.
+    admitted, released: position by request row, -1 where not seen. time_s: when each event happened; None where the
+    run has an order but no clock.
     """
 
-    kind: Ints
-    request: Ints
-    value: Ints
-    repeats: Ints
-    cause: Ints
+    kind: npt.NDArray[np.int8]
+    request: Narrow
+    value: Narrow
+    repeats: Narrow
+    cause: npt.NDArray[np.int8]
     admitted: Ints
     released: Ints
+    time_s: npt.NDArray[np.float64] | None
 
     @property
     def evictions(self) -> Ints:
@@ -51,13 +57,15 @@ def event_order(run: Run) -> EventOrder | None:
     requests = run.requests
     rows = np.arange(requests.height)
     decode = run.steps.filter(run.steps["kind"] == "decode")
+    admit: npt.NDArray[Any]
+    free: npt.NDArray[Any]
     running, bucket = decode["running"].to_numpy(), decode["bucket"].to_numpy()
     if measured:
-        admit = requests["admit_order"].fill_null(-1).to_numpy().astype(float)
-        free = requests["finish_order"].fill_null(-1).to_numpy().astype(float)
+        admit = requests["admit_order"].fill_null(-1).to_numpy()
+        free = requests["finish_order"].fill_null(-1).to_numpy()
         slot = requests["slot"].fill_null(-1).to_numpy()
-        step_at, repeats = decode["order"].to_numpy().astype(float), decode["repeats"].to_numpy()
-        evict_at = run.evictions["order"].to_numpy().astype(float)
+        step_at, repeats = decode["order"].to_numpy(), decode["repeats"].to_numpy()
+        evict_at = run.evictions["order"].to_numpy()
         evict_slot = run.evictions["slot"].to_numpy()
         strangers = _unjoined(run)
     else:
@@ -68,42 +76,46 @@ def event_order(run: Run) -> EventOrder | None:
         evict_slot = np.full(run.evictions.height, -1)
         strangers = np.empty(0)
     victim = _victims(run, measured)
-    codes = {"admission": 0, "padding": 1}
-    cause = np.array([codes.get(name, 2) for name in run.evictions["cause"]], np.int64)
+    causes = run.evictions["cause"]
+    by_admission, by_padding = ((causes == name).fill_null(False).to_numpy() for name in ("admission", "padding"))
+    cause = np.select([by_admission, by_padding], [0, 1], 2)
 
     seen, ended = admit >= 0, free >= 0
-    at = np.concatenate([free[ended], evict_at, admit[seen], strangers, step_at])
     parts = [int(ended.sum()), len(evict_at), int(seen.sum()) + len(strangers), len(step_at)]
-    kind = np.repeat([FREE, EVICT, ADMIT, STEP], parts)
     unknown = np.full(len(strangers), -1)
-    request = np.concatenate([rows[ended], victim, rows[seen], unknown, running])
-    value = np.concatenate([slot[ended], evict_slot, slot[seen], unknown, bucket])
-    count = np.concatenate([np.ones(sum(parts[:3]), np.int64), repeats])
-    causes = np.concatenate([np.full(parts[0], -1), cause, np.full(parts[2] + parts[3], -1)])
+
+    def narrow(*columns: npt.NDArray[Any]) -> Narrow:
+        return np.concatenate([column.astype(np.int32) for column in columns])
+
+    at = np.concatenate([free[ended], evict_at, admit[seen], strangers, step_at])
+    kind = np.repeat(np.array([FREE, EVICT, ADMIT, STEP], np.int8), parts)
     # equal times: a request ends, then something is evicted, then the next is admitted, then a step runs
     order = np.lexsort((kind, at))
-    kind, request = kind[order].astype(np.int64), request[order].astype(np.int64)
+    kind = kind[order]
+    request = narrow(rows[ended], victim, rows[seen], unknown, running)[order]
     admitted, released = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
     for code, target in ((ADMIT, admitted), (FREE, released)):
         here = np.flatnonzero((kind == code) & (request >= 0))
         target[request[here]] = here
+    ones, others = np.ones(sum(parts[:3])), np.full(parts[2] + parts[3], -1)
     return EventOrder(
         kind=kind,
         request=request,
-        value=value[order].astype(np.int64),
-        repeats=count[order].astype(np.int64),
-        cause=causes[order].astype(np.int64),
+        value=narrow(slot[ended], evict_slot, slot[seen], unknown, bucket)[order],
+        repeats=narrow(ones, repeats)[order],
+        cause=narrow(np.full(parts[0], -1), cause, others)[order].astype(np.int8),
         admitted=admitted,
         released=released,
+        time_s=None if measured else at[order],
     )
 
 
-def _unjoined(run: Run) -> npt.NDArray[np.float64]:
+def _unjoined(run: Run) -> npt.NDArray[Any]:
     """Positions of admissions in the log that no request row belongs to; they take slots all the same."""
     assert run.steps is not None
     prefill = run.steps.filter(run.steps["kind"] == "prefill")["order"]
     joined = run.requests["admit_order"].drop_nulls()
-    return prefill.filter(~prefill.is_in(joined.implode())).to_numpy().astype(float)
+    return np.setdiff1d(prefill.to_numpy(), joined.to_numpy())
 
 
 def _victims(run: Run, measured: bool) -> Ints:
@@ -114,16 +126,27 @@ def _victims(run: Run, measured: bool) -> Ints:
     session is its turn i, where the table does not say it.
     """
     assert run.evictions is not None
-    sessions, turns = run.requests["session"].to_list(), run.requests["turn"].to_list()
-    row_of = {(s, t): i for i, (s, t) in enumerate(zip(sessions, turns, strict=True)) if s is not None}
+    session = run.requests["session"].fill_null(-1).to_numpy()
+    turn = run.requests["turn"].fill_null(-1).to_numpy()
+    evicted = run.evictions["session"].fill_null(-1).to_numpy()
     if measured:
-        keys = zip(run.evictions["session"].to_list(), run.evictions["turn"].to_list(), strict=True)
-        return np.array([row_of.get(key, -1) for key in keys], np.int64)
-    evicted = run.evictions["session"].to_list()
-    seen: dict[int, int] = {}
-    victims = np.full(len(evicted), -1, np.int64)
-    for i in np.argsort(run.evictions["time_s"].to_numpy(), kind="stable").tolist():
-        turn = seen.get(evicted[i], 0)
-        seen[evicted[i]] = turn + 1
-        victims[i] = row_of.get((evicted[i], turn), -1)
-    return victims
+        of_turn = run.evictions["turn"].fill_null(-1).to_numpy()
+    else:
+        of_turn = np.empty(len(evicted), np.int64)
+        order = np.lexsort((run.evictions["time_s"].to_numpy(), evicted))
+        grouped = evicted[order]
+        of_turn[order] = np.arange(len(order)) - np.searchsorted(grouped, grouped)
+    return rows_of(session, turn, evicted, of_turn)
+
+
+def rows_of(session: Ints, turn: Ints, wanted_session: Ints, wanted_turn: Ints) -> Ints:
+    """The request row of each wanted (session, turn), -1 where there is none or the session is not known."""
+    if not len(session):
+        return np.full(len(wanted_session), -1, np.int64)
+    width = int(max(turn.max(initial=0), wanted_turn.max(initial=0))) + 2
+    keys = session * width + turn
+    order = np.argsort(keys, kind="stable")
+    wanted = wanted_session * width + wanted_turn
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)
+    found = (keys[order][at] == wanted) & (wanted_session >= 0) & (wanted_turn >= 0)
+    return np.where(found, order[at], -1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slotgrid.diagnose.order import ADMIT, EVICT, EventOrder
+from slotgrid.diagnose.order import ADMIT, EventOrder, rows_of
 from slotgrid.profile import PrefillCost, StackProfile
 from slotgrid.run import Run
 
@@ -80,8 +80,7 @@ def find_returns(run: Run, order: EventOrder | None, profile: StackProfile | Non
     output = requests["output_tokens"].fill_null(-1).to_numpy()
     cached = requests["cached_tokens"].fill_null(-1).to_numpy()
     row = np.flatnonzero(turn > 0)
-    row_of = {key: i for i, key in enumerate(zip(session.tolist(), turn.tolist(), strict=True))}
-    previous = np.array([row_of.get((session[i], turn[i] - 1), -1) for i in row], np.int64)
+    previous = rows_of(session, turn, session[row], turn[row] - 1)
     reusable = _reusable(run, profile, row, previous, prompt, output)
     arrival, finish = requests["arrival_s"].to_numpy(), requests["finish_s"].to_numpy()
     away = np.where(previous >= 0, arrival[row] - finish[previous], np.nan) if len(row) else np.empty(0)
@@ -129,19 +128,15 @@ def _cause(order: EventOrder, row: Ints, previous: Ints, lost: Ints) -> tuple[In
 
     The eviction that counts is the one of the previous turn's slot, between its admission and the return's.
     """
-    evicted: dict[int, int] = {}
-    for at in order.evictions.tolist():
-        victim = int(order.request[at])
-        if victim >= 0:
-            evicted[victim] = at
+    evicted = np.full(len(order.admitted), -1, np.int64)
+    at_all = order.evictions
+    victims = order.request[at_all]
+    evicted[victims[victims >= 0]] = at_all[victims >= 0]
     cause = np.full(len(row), -1, np.int64)
-    own = np.zeros(len(row), bool)
-    for i in np.flatnonzero(lost > 0).tolist():
-        at = evicted.get(int(previous[i]), -1)
-        admitted = int(order.admitted[row[i]])
-        if at < 0 or (0 <= admitted < at):
-            cause[i] = 2
-            continue
-        cause[i] = order.cause[at]
-        own[i] = order.cause[at] == 0 and at + 1 == admitted and order.kind[at] == EVICT
+    at = np.where(previous >= 0, evicted[previous], -1) if len(row) else np.empty(0, np.int64)
+    admitted = order.admitted[row]
+    told = (at >= 0) & ((admitted < 0) | (at < admitted))
+    gone = lost > 0
+    cause[gone] = np.where(told, order.cause[at], 2)[gone]
+    own = gone & told & (cause == 0) & (at + 1 == admitted)
     return cause, own

@@ -10,6 +10,7 @@ run's own number of slots this must give the reuse that was observed; how well i
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from slotgrid.run import Run
 _POINTS = 24
 _POINTS_LARGE = 8
 _LARGE_EVENTS = 300_000
+_STRETCH = 65_536
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,19 @@ def survival_curve(
     if order is None or returns is None or config is None or not (order.admitted >= 0).any():
         return None
     sessions = run.requests["session"].fill_null(-1).to_list()
-    events = list(zip(order.kind.tolist(), order.request.tolist(), strict=True))
     steps = order.kind == STEP
     most = int(order.request[steps].max(initial=1))
     # what ran together must fit
     floor = most if config.slots >= config.max_running else config.slots
     # with the target, the return and all admissions in between in slots, nothing can be lost
     enough = int(returns.between.max(initial=0)) + 2
-    grid = _grid(floor, config.slots, max(enough, config.slots), len(events))
+    grid = _grid(floor, config.slots, max(enough, config.slots), len(order.kind))
     wanted = returns.row
     curve: list[tuple[int, int]] = []
     own: npt.NDArray[np.bool_] | None = None
     for slots in grid:
         limit = config.max_running if config.slots < config.max_running else min(config.max_running, slots)
-        kept = replay(events, sessions, slots, limit)
+        kept = replay(order.kind, order.request, sessions, slots, limit)
         if kept is None:
             continue
         curve.append((slots, int(kept[wanted].sum())))
@@ -92,11 +93,16 @@ def _grid(low: int, own: int, high: int, events: int) -> list[int]:
 
 
 def replay(
-    events: list[tuple[int, int]], sessions: list[int], slots: int, max_running: int
+    kinds: npt.NDArray[np.int8],
+    requests: npt.NDArray[np.int32],
+    sessions: list[int],
+    slots: int,
+    max_running: int,
 ) -> npt.NDArray[np.bool_] | None:
     """Whether each request found a slot of its session: bool array, one entry a request row.
 
-    events: (kind, request row, or running count for a step) in order. None when what ran does not fit ``slots``.
+    kinds, requests: the events in order, the latter a request row, or the running count of a step. sessions: session
+    by request row, -1 not known. None when what ran does not fit ``slots``.
     """
     found = np.zeros(len(sessions), bool)
     reserved = slots < max_running
@@ -119,7 +125,7 @@ def replay(
                 return True
         return False
 
-    for kind, request in events:
+    for kind, request in _pairs(kinds, requests):
         if kind == STEP:
             if free == 0 and not reserved and 0 < request < max_running and evict():
                 free += 1
@@ -143,3 +149,10 @@ def replay(
                 holders[session] = holders.get(session, 0) + 1
             entries[request] = True
     return found
+
+
+def _pairs(kinds: npt.NDArray[np.int8], requests: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+    """The events one by one, a stretch at a time: as Python objects all of them would need much memory."""
+    for begin in range(0, len(kinds), _STRETCH):
+        end = begin + _STRETCH
+        yield from zip(kinds[begin:end].tolist(), requests[begin:end].tolist(), strict=True)

@@ -17,8 +17,9 @@ from slotgrid.run.readers.aiperf import AIPERF
 from slotgrid.run.readers.directory import Found
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
-from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, step_table
+from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
 from slotgrid.run.readers.metrics import read_metrics
+from slotgrid.run.readers.row_table import Ints, RowTable
 from slotgrid.run.readers.rows import TWO_TURN, RequestRow
 from slotgrid.run.readers.sessions import session_indices
 from slotgrid.run.readers.stream import Meter, Progress
@@ -78,38 +79,46 @@ class _Assembly:
             plan, plan_data = directory.read_plan(found.plan)
         scan = self._scan()
         if self.saved is not None:
-            rows, kinds = _rows_of(self.saved, str(found.run_json)), ["slotgrid run"]
+            table, kinds = _rows_of(self.saved, str(found.run_json)), ["slotgrid run"]
+            kept = np.arange(len(table))
         else:
-            rows, kinds = directory.read_rows(found, self.meter, self.warn)
+            table, kept, kinds = directory.read_rows(found, self.meter, self.warn)
         metrics, is_difference = read_metrics(found.metrics, self.meter, self.warn) if found.metrics else ({}, False)
-        if scan is None and not rows and not metrics:
+        if scan is None and not len(table) and not metrics:
             raise InputError(f"{found.folder}: nothing in it can be diagnosed; expected {directory.EXPECTED}")
-        tables = None if scan is None else log_tables(scan)
-        log_of = [-1] * len(rows)
-        if scan is not None and rows:
-            log_of = join(rows, scan.requests, scan.name, self.warn)
-        rows, log_of = self._successful(rows, log_of)
-        self._check_times(rows)
+        logged = None if scan is None else log_tables(scan)
+        log_of = np.full(len(table), -1, np.int64)
+        if scan is not None and len(table):
+            log_of = join(table.ids, scan.requests, table.where(0), scan.name, self.warn)
+        kept = self._successful(table, kept)
+        log_of = log_of[kept]
+        self._check_times(table, kept)
         name = found.plan.name if found.plan is not None else ""
-        sessions, of_plan = session_indices(rows, plan, name, self.warn) if rows else ([], False)
-        if plan is not None and not rows:
+        session, of_plan = np.empty(0, np.int64), False
+        if len(kept):
+            session, of_plan = session_indices(table, kept, plan, name, self.warn)
+        elif plan is not None:
             self.warn(f"{name}: without request rows it cannot be checked, so it is not used")
         if set(kinds) & _OTHER_ORIGIN:
-            _from_zero(rows)
-        cached = self._cached(rows, log_of, kinds, scan, tables)
-        requests = self._requests(rows, log_of, sessions, cached, scan, tables)
-        steps, evictions = self._log_side(requests, rows, log_of, sessions, scan, tables)
-        if scan is not None and tables is not None:
-            self._check_log(rows, log_of, scan, tables)
-            if scan.requests and evictions is not None and evictions["cause"].is_null().any():
-                unknown = int(evictions["cause"].is_null().sum())
+            _from_zero(table)
+        cached = self._cached(table, kept, log_of, kinds, scan, logged)
+        if len(kept):
+            requests = self._requests(table, kept, log_of, session, cached, logged)
+        else:
+            requests = self._requests_of_log(scan, logged)
+        steps, evictions = None, None
+        if scan is not None and logged is not None:
+            steps, evictions = self._log_side(table, kept, log_of, session, cached, scan, logged)
+            self._check_log(table, kept, log_of, scan, logged)
+            unknown = 0 if evictions is None else int(evictions["cause"].is_null().sum())
+            if unknown and evictions is not None:
                 self.warn(f"the cause of {unknown} of {evictions.height} evictions cannot be told from the log")
         if found.windows:
             self.warn(f"{found.windows[0].name}: the diagnosis covers the whole run, warm-up included")
         if found.left:
             self.warn(f"not read: {', '.join(found.left)}")
-        config, config_from = self._config(plan_data, scan, tables)
-        times = [(r.arrival_s, r.finish_s) for r in rows if r.arrival_s is not None and r.finish_s is not None]
+        config, config_from = self._config(plan_data, scan, logged)
+        sent, done = requests["arrival_s"], requests["finish_s"]
         details: dict[str, Any] = {
             "rows": kinds,
             "log": None if scan is None else scan.name,
@@ -120,6 +129,7 @@ class _Assembly:
         }
         if self.saved is not None:
             details = {**self.saved.details, **details}
+        last, begin = done.max(), sent.min()
         run = Run(
             config=config,
             steps=steps,
@@ -128,7 +138,7 @@ class _Assembly:
             decode_s=None,
             prefill_s=None,
             stall_session_s=None,
-            wall_s=max(end for _, end in times) - min(start for start, _ in times) if times else None,
+            wall_s=last - begin if isinstance(last, float) and isinstance(begin, float) else None,
             source="measured",
             plan_id=plan.plan_id if plan is not None and of_plan else None,
             plan_sha256=plan.content_sha256 if plan is not None and of_plan else None,
@@ -137,15 +147,15 @@ class _Assembly:
         )
         if self.saved is None:
             return run
-        kept = self.saved
+        before = self.saved
         return replace(
             run,
-            config=config or kept.config,
-            wall_s=kept.wall_s,
-            turnaround_s=kept.turnaround_s,
-            plan_id=kept.plan_id,
-            plan_sha256=kept.plan_sha256,
-            notes=(*kept.notes, *self.notes),
+            config=config or before.config,
+            wall_s=before.wall_s,
+            turnaround_s=before.turnaround_s,
+            plan_id=before.plan_id,
+            plan_sha256=before.plan_sha256,
+            notes=(*before.notes, *self.notes),
         )
 
     # --- the log -----------------------------------------------------------------------------------
@@ -216,184 +226,187 @@ class _Assembly:
         if scan.silent_evictions:
             self.warn(f"{scan.name}: {scan.silent_evictions} slots changed hands without an [EVICTION] line")
 
-    def _check_log(self, rows: Sequence[RequestRow], log_of: Sequence[int], scan: LogScan, tables: LogTables) -> None:
-        if tables.restarts:
-            self.warn(f"{scan.name}: the server was started again {tables.restarts} times; all of it is counted")
-        open_ends = int((tables.finish_order < 0).sum())
+    def _check_log(self, table: RowTable, kept: Ints, log_of: Ints, scan: LogScan, logged: LogTables) -> None:
+        if logged.restarts:
+            self.warn(f"{scan.name}: the server was started again {logged.restarts} times; all of it is counted")
+        open_ends = int((logged.finish_order < 0).sum())
         if open_ends:
             self.warn(f"{open_ends} requests were still running when the log ended")
-        again = int((tables.admissions > 1).sum())
+        again = int((logged.admissions > 1).sum())
         if again:
             self.warn(f"{again} requests were preempted and admitted again; their second prefill is not priced")
-        if not (tables.step_repeats.size and scan.pfx_lines):
+        if not (logged.steps and scan.pfx_lines):
             return
-        if tables.other_running:
+        if logged.other_running:
             self.warn(
-                f"{tables.other_running} of {int(tables.step_repeats.sum())} decode steps run another number of "
-                "requests than admissions and releases leave in flight"
+                f"{logged.other_running} of {logged.steps} decode steps run another number of requests than admissions "
+                "and releases leave in flight"
             )
-        other = sum(
-            index >= 0
-            and tables.steps_owned[index] >= 0
-            and row.output_tokens is not None
-            and tables.steps_owned[index] != row.output_tokens - 1
-            for row, index in zip(rows, log_of, strict=True)
-        )
+        output = table.whole("output_tokens")[kept]
+        joined = (log_of >= 0) & (output >= 0)
+        owned = logged.steps_owned[log_of[joined]]
+        other = int(((owned >= 0) & (owned != output[joined] - 1)).sum())
         if other:
             self.warn(f"{other} requests own another number of [BUCKET] lines than their output tokens less one")
 
     # --- rows --------------------------------------------------------------------------------------
 
-    def _successful(self, rows: list[RequestRow], log_of: list[int]) -> tuple[list[RequestRow], list[int]]:
-        reasons = Counter(row.failed for row in rows if row.failed is not None)
+    def _successful(self, table: RowTable, kept: Ints) -> Ints:
+        reasons = Counter(table.failed.values())
         if reasons:
             text = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(4))
             self.warn(f"{sum(reasons.values())} request rows without a result were left out ({text})")
-        pairs = [(row, r) for row, r in zip(rows, log_of, strict=True) if row.failed is None]
-        return [row for row, _ in pairs], [r for _, r in pairs]
+        failed = np.fromiter(table.failed, np.int64, len(table.failed))
+        return kept[~np.isin(kept, failed)]
 
-    def _check_times(self, rows: Sequence[RequestRow]) -> None:
-        backwards = first = gaps = 0
-        for row in rows:
-            if row.arrival_s is not None and row.finish_s is not None and row.finish_s < row.arrival_s:
-                row.arrival_s = row.first_token_s = row.finish_s = None
-                backwards += 1
-            if row.first_token_s is not None and not (
-                (row.arrival_s is None or row.first_token_s >= row.arrival_s)
-                and (row.finish_s is None or row.first_token_s <= row.finish_s)
-            ):
-                row.first_token_s = None
-                first += 1
-            if row.token_gaps_s is not None and bool((row.token_gaps_s < 0).any()):
-                row.token_gaps_s = None
-                gaps += 1
-        if backwards:
-            self.warn(f"{backwards} request rows end before they begin (the clock went back); their times are left out")
-        if first:
-            self.warn(f"{first} request rows have a first token outside the request; it is left out")
+    def _check_times(self, table: RowTable, kept: Ints) -> None:
+        sent, first, done = (table.seconds(name) for name in ("arrival_s", "first_token_s", "finish_s"))
+        backwards = kept[done[kept] < sent[kept]]
+        for column in (sent, first, done):
+            column[backwards] = np.nan
+        outside = kept[(first[kept] < sent[kept]) | (first[kept] > done[kept])]
+        first[outside] = np.nan
+        gaps = [i for i, times in table.gaps.items() if bool((times < 0).any())]
+        for i in gaps:
+            del table.gaps[i]
+        if len(backwards):
+            self.warn(
+                f"{len(backwards)} request rows end before they begin (the clock went back); their times are left out"
+            )
+        if len(outside):
+            self.warn(f"{len(outside)} request rows have a first token outside the request; it is left out")
         if gaps:
-            self.warn(f"{gaps} requests have token times that go back; they are left out")
-        ends = {(row.session, row.turn): row.finish_s for row in rows}
-        early = 0
-        for row in rows:
-            if row.turn is not None and row.arrival_s is not None:
-                before = ends.get((row.session, row.turn - 1))
-                early += before is not None and row.arrival_s < before
+            self.warn(f"{len(gaps)} requests have token times that go back; they are left out")
+        code, turn = table.session[kept], table.whole("turn")[kept]
+        order = np.lexsort((turn, code))
+        now, before = kept[order[1:]], kept[order[:-1]]
+        follows = (code[order[1:]] >= 0) & (code[order[1:]] == code[order[:-1]])
+        follows &= turn[order[1:]] == turn[order[:-1]] + 1
+        early = int((follows & (sent[now] < done[before])).sum())
         if early:
             self.warn(f"{early} returns were sent before the answer they build on (clock or rows mixed up?)")
 
     def _cached(
         self,
-        rows: Sequence[RequestRow],
-        log_of: Sequence[int],
+        table: RowTable,
+        kept: Ints,
+        log_of: Ints,
         kinds: list[str],
         scan: LogScan | None,
-        tables: LogTables | None,
-    ) -> list[int | None]:
-        """Cached tokens a row: from the log where it tells, else from the row."""
-        from_rows = [row.cached_tokens for row in rows]
-        from_log: list[int | None] = [None] * len(rows)
-        if scan is not None and tables is not None and _lookups_readable(scan):
-            from_log = [int(tables.cached_tokens[r]) if r >= 0 else None for r in log_of]
-        if kinds == [TWO_TURN.name] and rows and not any(from_rows) and None in from_log:
+        logged: LogTables | None,
+    ) -> Ints:
+        """Cached tokens a row, -1 not observable: from the log where it tells, else from the row."""
+        from_rows = table.whole("cached_tokens")[kept].copy()
+        from_log = np.full(len(kept), -1, np.int64)
+        if scan is not None and logged is not None and _lookups_readable(scan):
+            joined = log_of >= 0
+            from_log[joined] = logged.cached_tokens[log_of[joined]]
+        if kinds == [TWO_TURN.name] and len(kept) and not (from_rows > 0).any() and (from_log < 0).any():
             self.warn(
                 "every cached_tokens is 0, which the two-turn runner also writes when the server reports none; "
                 "taken as not observable"
             )
-            from_rows = [None] * len(rows)
-        other = sum(a is not None and b is not None and a != b for a, b in zip(from_rows, from_log, strict=True))
+            from_rows[:] = -1
+        other = int(((from_rows >= 0) & (from_log >= 0) & (from_rows != from_log)).sum())
         if other:
             self.warn(f"{other} requests have other cached tokens in the log than in their row; the log's are used")
-        cached = [b if b is not None else a for a, b in zip(from_rows, from_log, strict=True)]
-        over = 0
-        for i, (row, tokens) in enumerate(zip(rows, cached, strict=True)):
-            if tokens is not None and row.prompt_tokens is not None and tokens > row.prompt_tokens:
-                cached[i] = None
-                over += 1
-        if over:
-            self.warn(f"{over} requests have more cached than prompt tokens; their reuse is taken as not observable")
+        cached = np.where(from_log >= 0, from_log, from_rows)
+        prompt = table.whole("prompt_tokens")[kept]
+        over = (prompt >= 0) & (cached > prompt)
+        cached[over] = -1
+        if over.any():
+            self.warn(
+                f"{int(over.sum())} requests have more cached than prompt tokens; "
+                "their reuse is taken as not observable"
+            )
         return cached
 
     def _requests(
         self,
-        rows: Sequence[RequestRow],
-        log_of: Sequence[int],
-        sessions: Sequence[int | None],
-        cached: Sequence[int | None],
-        scan: LogScan | None,
-        tables: LogTables | None,
+        table: RowTable,
+        kept: Ints,
+        log_of: Ints,
+        session: Ints,
+        cached: Ints,
+        logged: LogTables | None,
     ) -> pl.DataFrame:
         import polars as pl
 
-        if not rows and scan is not None and tables is not None:
-            # only the log: it names requests, but neither their sessions nor their lengths
-            rows = [
-                RequestRow(scan.name, name, None, None, None, None, None, None, None, None, None)
-                for name in scan.requests
-            ]
-            log_of, sessions = list(range(len(rows))), [None] * len(rows)
-            cached = [int(c) for c in tables.cached_tokens] if _lookups_readable(scan) else [None] * len(rows)
-        prompt = [row.prompt_tokens for row in rows]
-        computed = [None if p is None or c is None else p - c for p, c in zip(prompt, cached, strict=True)]
+        # plan order
+        turn = np.where(session >= 0, table.whole("turn")[kept], -1)
+        order = np.lexsort((turn, session))
+        rows, r = kept[order], log_of[order]
 
         def of_log(name: str) -> pl.Series:
-            if tables is None:
-                return pl.Series([None] * len(rows), dtype=pl.Int64)
-            values = getattr(tables, name)
-            return pl.Series([int(values[r]) if r >= 0 and values[r] >= 0 else None for r in log_of], dtype=pl.Int64)
+            if logged is None or not len(logged.slot):
+                return pl.repeat(None, len(rows), dtype=pl.Int32, eager=True)
+            return nullable(np.where(r >= 0, getattr(logged, name)[r], np.int32(-1)))
 
-        def whole(values: Sequence[int | None]) -> pl.Series:
-            return pl.Series(values, dtype=pl.Int64)
-
-        def seconds(values: Sequence[float | None]) -> pl.Series:
-            return pl.Series(values, dtype=pl.Float64)
-
-        table = {
-            "session": whole(sessions),
-            "turn": whole([row.turn if s is not None else None for row, s in zip(rows, sessions, strict=True)]),
-            "prompt_tokens": whole(prompt),
-            "cached_tokens": whole(cached),
-            "computed_tokens": whole(computed),
-            "output_tokens": whole([row.output_tokens for row in rows]),
-            "arrival_s": seconds([row.arrival_s for row in rows]),
-            "admit_s": seconds([None] * len(rows)),
-            "first_token_s": seconds([row.first_token_s for row in rows]),
-            "finish_s": seconds([row.finish_s for row in rows]),
-            "request_id": pl.Series([row.request_id for row in rows], dtype=pl.String),
+        prompt, reused = table.whole("prompt_tokens")[rows], cached[order]
+        known = (prompt >= 0) & (reused >= 0)
+        columns = {
+            "session": nullable(session[order]),
+            "turn": nullable(turn[order]),
+            "prompt_tokens": nullable(prompt),
+            "cached_tokens": nullable(reused),
+            "computed_tokens": nullable(prompt - reused, known),
+            "output_tokens": nullable(table.whole("output_tokens")[rows]),
+            "arrival_s": nullable(table.seconds("arrival_s")[rows]),
+            "admit_s": pl.repeat(None, len(rows), dtype=pl.Float64, eager=True),
+            "first_token_s": nullable(table.seconds("first_token_s")[rows]),
+            "finish_s": nullable(table.seconds("finish_s")[rows]),
+            "request_id": pl.Series("", (table.ids[i] for i in rows.tolist()), dtype=pl.String),
             "slot": of_log("slot"),
             "admit_order": of_log("admit_order"),
             "finish_order": of_log("finish_order"),
-            "planned_new_tokens": whole([row.planned_new_tokens for row in rows]),
-            "planned_output_tokens": whole([row.planned_output_tokens for row in rows]),
+            "planned_new_tokens": nullable(table.whole("planned_new_tokens")[rows]),
+            "planned_output_tokens": nullable(table.whole("planned_output_tokens")[rows]),
         }
-        if any(row.token_gaps_s is not None for row in rows):
-            table["token_gaps_s"] = pl.Series(
-                [None if row.token_gaps_s is None else row.token_gaps_s.tolist() for row in rows],
-                dtype=pl.List(pl.Float32),
-            )
-        return pl.DataFrame(table).sort("session", "turn", maintain_order=True, nulls_last=True)
+        if table.gaps:
+            columns["token_gaps_s"] = pl.Series([table.gaps.get(i) for i in rows.tolist()], dtype=pl.List(pl.Float32))
+        return pl.DataFrame(columns)
+
+    def _requests_of_log(self, scan: LogScan | None, logged: LogTables | None) -> pl.DataFrame:
+        """Without rows: the log names requests, but neither their sessions nor their lengths."""
+        import polars as pl
+
+        count = 0 if scan is None else len(scan.requests)
+        whole = pl.repeat(None, count, dtype=pl.Int64, eager=True)
+        seconds = pl.repeat(None, count, dtype=pl.Float64, eager=True)
+        columns = dict.fromkeys(("session", "turn", "prompt_tokens", "cached_tokens"), whole)
+        columns |= dict.fromkeys(("computed_tokens", "output_tokens"), whole)
+        columns |= dict.fromkeys(("arrival_s", "admit_s", "first_token_s", "finish_s"), seconds)
+        if scan is not None and logged is not None:
+            if _lookups_readable(scan):
+                columns["cached_tokens"] = nullable(logged.cached_tokens).cast(pl.Int64)
+            columns["request_id"] = pl.Series("", iter(scan.requests), dtype=pl.String)
+            for name in ("slot", "admit_order", "finish_order"):
+                columns[name] = nullable(getattr(logged, name))
+        return pl.DataFrame(columns)
 
     def _log_side(
         self,
-        requests: pl.DataFrame,
-        rows: Sequence[RequestRow],
-        log_of: Sequence[int],
-        sessions: Sequence[int | None],
-        scan: LogScan | None,
-        tables: LogTables | None,
+        table: RowTable,
+        kept: Ints,
+        log_of: Ints,
+        session: Ints,
+        cached: Ints,
+        scan: LogScan,
+        logged: LogTables,
     ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-        if scan is None or tables is None:
-            return None, None
-        session: list[int | None] = [None] * len(scan.requests)
-        turn: list[int | None] = [None] * len(scan.requests)
-        for row, r, s in zip(rows, log_of, sessions, strict=True):
-            if r >= 0 and s is not None:
-                session[r], turn[r] = s, row.turn
-        by_order = dict(zip(requests["admit_order"].to_list(), requests["computed_tokens"].to_list(), strict=True))
-        computed = [by_order.get(int(order)) for order in tables.admit_order]
-        steps = step_table(tables, session, turn, computed)
+        joined = log_of >= 0
+        r, rows = log_of[joined], kept[joined]
+        by_request = np.full((3, len(scan.requests)), -1, np.int32)
+        known = session[joined] >= 0
+        by_request[0, r[known]] = session[joined][known]
+        by_request[1, r[known]] = table.whole("turn")[rows][known]
+        prompt, reused = table.whole("prompt_tokens")[rows], cached[joined]
+        by_request[2, r] = np.where((prompt >= 0) & (reused >= 0), prompt - reused, -1)
+        steps = step_table(logged, *by_request)
         unread = any("ALLOC" in tag or "EVICTION" in tag for tag in scan.unread)
-        evictions = None if scan.pfx_lines == 0 or unread else eviction_table(tables, session, turn)
+        evictions = None
+        if scan.pfx_lines and not unread:
+            evictions = eviction_table(logged, by_request[0], by_request[1])
         return (steps if steps.height else None), evictions
 
     # --- the configuration -------------------------------------------------------------------------
@@ -404,8 +417,8 @@ class _Assembly:
         """From the options, else from what the directory states, else from the log."""
         given = self.given
         stated = directory.stated_config(self.found, plan_data)
-        seen = sorted(set(tables.step_bucket.tolist())) if tables is not None else []
-        slots_seen = len(set(tables.slot[tables.slot >= 0].tolist())) if tables is not None else 0
+        seen = tables.step_buckets if tables is not None else []
+        slots_seen = len(np.unique(tables.slot[tables.slot >= 0])) if tables is not None else 0
         evicted = tables is not None and bool((tables.eviction_victim >= 0).any())
         if stated and not given["buckets"] and not set(seen) <= set(stated["buckets"]):
             self.warn(f"{stated['where']}: buckets {stated['buckets']} are not those of the log, which ran {seen}")
@@ -434,38 +447,36 @@ def _lookups_readable(scan: LogScan) -> bool:
     return scan.pfx_lines > 0 and not any("CACHE" in tag or "ALLOC" in tag for tag in scan.unread)
 
 
-def _from_zero(rows: Sequence[RequestRow]) -> None:
-    starts = [row.arrival_s for row in rows if row.arrival_s is not None]
-    if not starts:
+def _from_zero(table: RowTable) -> None:
+    sent = table.seconds("arrival_s")
+    if np.isnan(sent).all():
         return
-    origin = min(starts)
-    for row in rows:
-        row.arrival_s = None if row.arrival_s is None else row.arrival_s - origin
-        row.first_token_s = None if row.first_token_s is None else row.first_token_s - origin
-        row.finish_s = None if row.finish_s is None else row.finish_s - origin
+    origin = np.nanmin(sent)
+    for name in ("arrival_s", "first_token_s", "finish_s"):
+        column = table.seconds(name)
+        column -= origin
 
 
-def _rows_of(run: Run, where: str) -> list[RequestRow]:
+def _rows_of(run: Run, where: str) -> RowTable:
     """The request table of a saved measured run as rows again, to be joined with its server's log."""
-    rows = []
+    table = RowTable()
     for i, entry in enumerate(run.requests.iter_rows(named=True)):
         gaps = entry.get("token_gaps_s")
-        rows.append(
-            RequestRow(
-                where=f"{where}: request {i}",
-                request_id=entry.get("request_id"),
-                session=None if entry["session"] is None else str(entry["session"]),
-                order=None if entry["session"] is None else (float(entry["session"]),),
-                turn=entry["turn"],
-                prompt_tokens=entry["prompt_tokens"],
-                output_tokens=entry["output_tokens"],
-                cached_tokens=entry["cached_tokens"],
-                arrival_s=entry["arrival_s"],
-                first_token_s=entry["first_token_s"],
-                finish_s=entry["finish_s"],
-                token_gaps_s=None if gaps is None else np.asarray(gaps, np.float32),
-                planned_new_tokens=entry.get("planned_new_tokens"),
-                planned_output_tokens=entry.get("planned_output_tokens"),
-            )
+        row = RequestRow(
+            where=f"{where}: request {i}",
+            request_id=entry.get("request_id"),
+            session=None if entry["session"] is None else str(entry["session"]),
+            order=None if entry["session"] is None else (float(entry["session"]),),
+            turn=entry["turn"],
+            prompt_tokens=entry["prompt_tokens"],
+            output_tokens=entry["output_tokens"],
+            cached_tokens=entry["cached_tokens"],
+            arrival_s=entry["arrival_s"],
+            first_token_s=entry["first_token_s"],
+            finish_s=entry["finish_s"],
+            token_gaps_s=None if gaps is None else np.asarray(gaps, np.float32),
+            planned_new_tokens=entry.get("planned_new_tokens"),
+            planned_output_tokens=entry.get("planned_output_tokens"),
         )
-    return rows
+        table.add(row, where, i)
+    return table

@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from slotgrid import files
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan, plan_from_json
 from slotgrid.run.readers import guidellm, vllm_bench
 from slotgrid.run.readers.aiperf import AIPERF
-from slotgrid.run.readers.rows import MULTI_TURN, OURS, TWO_TURN, RequestRow, Shape, gaps_of
+from slotgrid.run.readers.row_table import RowTable
+from slotgrid.run.readers.rows import MULTI_TURN, OURS, TWO_TURN, Fields, Shape, gaps_of
 from slotgrid.run.readers.stream import Meter, json_lines
+
+Ints = npt.NDArray[np.int64]
 
 EXPECTED = (
     "a server log (*.log, also rotated or gzip), request rows (*.jsonl, or the JSON of vllm bench serve or guidellm), "
@@ -100,13 +106,13 @@ def read_plan(path: Path) -> tuple[InputPlan, dict[str, Any]]:
     return plan_from_json(data, str(path)), data
 
 
-def read_rows(found: Found, meter: Meter, warn: Callable[[str], None]) -> tuple[list[RequestRow], list[str]]:
-    """All request rows of the directory and the kinds of files they came from.
+def read_rows(found: Found, meter: Meter, warn: Callable[[str], None]) -> tuple[RowTable, Ints, list[str]]:
+    """All request rows of the directory, which of them count, and the kinds of files they came from.
 
-    Identical rows are dropped with a warning. Raises InputError for a shape that is not known, rows of several kinds,
-    and two different rows with the same id.
+    A row that is there twice with equal values counts once, with a warning. Raises InputError for a shape that is not
+    known, rows of several kinds, and two different rows with the same id.
     """
-    rows: list[RequestRow] = []
+    table = RowTable()
     kinds: list[str] = []
     for path in found.rows:
         shape: Shape | None = None
@@ -116,21 +122,21 @@ def read_rows(found: Found, meter: Meter, warn: Callable[[str], None]) -> tuple[
                 shape = _shape(data, where)
             if shape.name not in kinds:
                 kinds.append(shape.name)
-            rows.append(shape.read(data, where))
+            table.add(shape.read(data, where), path, number)
     for path in found.results:
         report = _result(path)
         if report is None:
             found.left.append(path.name)
-        elif vllm_bench.is_result(report):
-            kinds.append(vllm_bench.NAME)
-            rows.extend(vllm_bench.read_result(report, str(path)))
-        else:
-            kinds.append(guidellm.NAME)
-            rows.extend(guidellm.read_report(report, str(path)))
+            continue
+        is_bench = vllm_bench.is_result(report)
+        kinds.append(vllm_bench.NAME if is_bench else guidellm.NAME)
+        rows = (vllm_bench.read_result if is_bench else guidellm.read_report)(report, str(path))
+        for number, row in enumerate(rows, start=1):
+            table.add(row, path, number)
     if len(kinds) > 1:
         raise InputError(f"{found.folder}: request rows of several kinds ({', '.join(kinds)}); one client made a run")
-    _add_tokens(found, rows, meter, warn)
-    return _unique(rows, warn), kinds
+    _add_tokens(found, table, meter, warn)
+    return table, _unique(table, warn), kinds
 
 
 def _shape(data: dict[str, Any], where: str) -> Shape:
@@ -148,49 +154,43 @@ def _result(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _add_tokens(found: Found, rows: list[RequestRow], meter: Meter, warn: Callable[[str], None]) -> None:
+def _add_tokens(found: Found, table: RowTable, meter: Meter, warn: Callable[[str], None]) -> None:
     """Token times in their own file: request_id, t (seconds, one entry a chunk)."""
-    by_id = {row.request_id: row for row in rows if row.request_id is not None}
+    if not found.tokens:
+        return
+    by_id = {name: i for i, name in enumerate(table.ids) if name is not None}
+    first = table.seconds("first_token_s")
     strangers = 0
     for path in found.tokens:
         for number, data in json_lines(path, meter, warn):
-            times = data.get("t")
-            if not isinstance(times, list) or not all(isinstance(t, int | float) for t in times):
-                raise InputError(f"{path}: line {number}: t is not a list of seconds")
-            row = by_id.get(str(data.get("request_id")))
-            if row is None:
+            times = Fields(data, f"{path}: line {number}").numbers("t")
+            if times is None:
+                raise InputError(f"{path}: line {number}: t is missing; expected a list of seconds")
+            index = by_id.get(str(data.get("request_id")))
+            if index is None:
                 strangers += 1
             elif times:
-                row.token_gaps_s = gaps_of(times)
-                row.first_token_s = times[0] if row.first_token_s is None else row.first_token_s
+                table.gaps[index] = gaps_of(times)
+                if np.isnan(first[index]):
+                    first[index] = times[0]
     if strangers:
         warn(f"{strangers} entries of token times have no request row")
 
 
-def _unique(rows: list[RequestRow], warn: Callable[[str], None]) -> list[RequestRow]:
-    seen: dict[str, RequestRow] = {}
-    kept, doubles = [], 0
-    for row in rows:
-        before = seen.get(row.request_id) if row.request_id is not None else None
-        if before is None:
-            if row.request_id is not None:
-                seen[row.request_id] = row
-            kept.append(row)
-        elif _same(row, before):
-            doubles += 1
-        else:
+def _unique(table: RowTable, warn: Callable[[str], None]) -> Ints:
+    """Indices of the rows without repeated ones."""
+    kept = np.ones(len(table), bool)
+    for first, later in table.ids.doubles():
+        if not table.same(first, later):
             raise InputError(
-                f"{row.where}: request_id {row.request_id!r} was already at {before.where} with other values; "
-                "ids must be unique"
+                f"{table.where(later)}: request_id {table.ids[later]!r} was already at {table.where(first)} with other "
+                "values; ids must be unique"
             )
+        kept[later] = False
+    doubles = int((~kept).sum())
     if doubles:
         warn(f"{doubles} request rows are there twice with equal values; each was read once")
-    return kept
-
-
-def _same(a: RequestRow, b: RequestRow) -> bool:
-    keys = ("session", "turn", "prompt_tokens", "output_tokens", "cached_tokens", "arrival_s", "finish_s", "failed")
-    return all(getattr(a, key) == getattr(b, key) for key in keys)
+    return np.flatnonzero(kept)
 
 
 def stated_config(found: Found, plan_data: dict[str, Any] | None) -> dict[str, Any]:

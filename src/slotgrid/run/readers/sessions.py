@@ -2,118 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
-from slotgrid.run.readers.rows import RequestRow
+from slotgrid.run.readers.row_table import RowTable
+
+Ints = npt.NDArray[np.int64]
+Warn = Callable[[str], None]
 
 
 def session_indices(
-    rows: Sequence[RequestRow], plan: InputPlan | None, plan_name: str, warn: Callable[[str], None]
-) -> tuple[list[int | None], bool]:
-    """The session index (plan order, from 0) of each row, and whether the rows belong to ``plan``.
+    table: RowTable, kept: Ints, plan: InputPlan | None, plan_name: str, warn: Warn
+) -> tuple[Ints, bool]:
+    """The session index (plan order, from 0; -1 unknown) of each kept row, and whether the rows belong to ``plan``.
 
     By the plan's session ids, else by the order the rows state, else by first arrival. Raises InputError for rows of
     another plan and for two rows of the same session and turn.
     """
-    if any(row.session is None or row.turn is None for row in rows):
-        named = sum(row.session is not None and row.turn is not None for row in rows)
-        if named:
-            warn(f"{len(rows) - named} of {len(rows)} request rows name no session; returns are not observable")
-        return [None] * len(rows), False
-    keys = {row.session: row for row in reversed(rows)}
+    code, turn = table.session[kept], table.whole("turn")[kept]
+    named = (code >= 0) & (turn >= 0)
+    if not named.all():
+        if named.any():
+            warn(f"{int((~named).sum())} of {len(kept)} request rows name no session; returns are not observable")
+        return np.full(len(kept), -1, np.int64), False
+    _unique(table, kept, code, turn)
     ids = {session.id: i for i, (_, session) in enumerate(plan.sessions())} if plan is not None else {}
-    known = sum(key in ids for key in keys)
+    used = np.unique(code).tolist()
+    known = [c for c in used if table.session_keys[c] in ids]
+    index = np.full(len(table.session_keys), -1, np.int64)
     of_plan = False
-    if plan is not None and known == len(keys):
-        index = {key: ids[key] for key in keys if key is not None}
+    if plan is not None and len(known) == len(used):
+        index[used] = [ids[table.session_keys[c]] for c in used]
         of_plan = True
     else:
         if known:
-            stranger = next(row for key, row in keys.items() if key not in ids)
-            raise InputError(f"{stranger.where}: session {stranger.session!r} is not in {plan_name}")
-        index = _by_order(keys)
+            stranger = next(c for c in used if table.session_keys[c] not in ids)
+            row = int(kept[np.flatnonzero(code == stranger)[0]])
+            raise InputError(f"{table.where(row)}: session {table.session_keys[stranger]!r} is not in {plan_name}")
+        _by_order(table, kept, code, used, index)
         if plan is not None:
-            of_plan = all(row.planned_output_tokens is not None for row in rows) or _fits(rows, index, plan)
-    _unique(rows)
-    result: list[int | None] = [index[row.session] for row in rows if row.session is not None]
+            stated = (table.whole("planned_output_tokens")[kept] >= 0).all()
+            of_plan = bool(stated) or _fits(index[code], turn, plan)
     if plan is not None and of_plan:
-        _check_plan(rows, index, plan, plan_name, warn)
+        _check_plan(table, kept, index[code], turn, plan, plan_name, warn)
     elif plan is not None:
         warn(f"{plan_name}: its sessions are not those of the request rows, so it is not used")
-    return result, of_plan
+    return index[code], of_plan
 
 
-def _by_order(keys: dict[str | None, RequestRow]) -> dict[str, int]:
-    stated = [(row.order, key) for key, row in keys.items() if key is not None]
-    orders = [order for order, _ in stated if order is not None]
-    if len(orders) == len(stated) and len(set(orders)) == len(orders):
-        if all(len(order) == 1 and order[0].is_integer() and order[0] >= 0 for order in orders):
-            return {key: int(order[0]) for order, key in stated if order is not None}
-        ranked = sorted(stated, key=lambda entry: entry[0] or ())
-        return {key: i for i, (_, key) in enumerate(ranked)}
-    first: dict[str, tuple[bool, float]] = {}
-    for key, row in keys.items():
-        if key is not None:
-            # the row kept for a key is its first in the file; sent times may be missing
-            first[key] = (row.arrival_s is None, row.arrival_s or 0.0)
-    return {key: i for i, key in enumerate(sorted(first, key=lambda key: first[key]))}
+def _by_order(table: RowTable, kept: Ints, code: Ints, used: list[int], index: Ints) -> None:
+    """Fill in the sessions' places: as stated, else by when each was first sent."""
+    orders = [table.session_order[c] for c in used]
+    stated = [order for order in orders if order is not None]
+    if len(stated) == len(orders) and len(set(stated)) == len(stated):
+        if all(len(order) == 1 and order[0].is_integer() and order[0] >= 0 for order in stated):
+            index[used] = [int(order[0]) for order in stated]
+        else:
+            for place, at in enumerate(sorted(range(len(used)), key=lambda k: stated[k])):
+                index[used[at]] = place
+        return
+    first = np.full(len(table.session_keys), np.inf)
+    sent = table.seconds("arrival_s")[kept]
+    np.minimum.at(first, code, np.where(np.isnan(sent), np.inf, sent))
+    for place, c in enumerate(sorted(used, key=lambda c: first[c])):
+        index[c] = place
 
 
-def _unique(rows: Sequence[RequestRow]) -> None:
-    seen: dict[tuple[str | None, int | None], RequestRow] = {}
-    for row in rows:
-        key = (row.session, row.turn)
-        if key in seen:
-            raise InputError(
-                f"{row.where}: session {row.session!r} turn {row.turn} was already at {seen[key].where}; "
-                "rows of two runs in one directory?"
-            )
-        seen[key] = row
+def _unique(table: RowTable, kept: Ints, code: Ints, turn: Ints) -> None:
+    order = np.lexsort((turn, code))
+    twice = np.flatnonzero((code[order][1:] == code[order][:-1]) & (turn[order][1:] == turn[order][:-1]))
+    if len(twice):
+        a, b = (int(kept[order[twice[0] + i]]) for i in (0, 1))
+        c = table.session[a]
+        raise InputError(
+            f"{table.where(b)}: session {table.session_keys[c]!r} turn {table.whole('turn')[b]} was already at "
+            f"{table.where(a)}; rows of two runs in one directory?"
+        )
 
 
-def _fits(rows: Sequence[RequestRow], index: dict[str, int], plan: InputPlan) -> bool:
-    turns = [len(session.turns) for _, session in plan.sessions()]
-    return all(
-        row.session is not None
-        and row.turn is not None
-        and index[row.session] < len(turns)
-        and row.turn < turns[index[row.session]]
-        for row in rows
-    )
+def _turns(plan: InputPlan) -> tuple[Ints, Ints, Ints]:
+    """Per session its first turn's place, and per turn new and output tokens."""
+    sessions = [session for _, session in plan.sessions()]
+    first = np.concatenate([[0], np.cumsum([len(session.turns) for session in sessions])])
+    new = np.array([turn.new_tokens for session in sessions for turn in session.turns], np.int64)
+    output = np.array([turn.output_tokens for session in sessions for turn in session.turns], np.int64)
+    return first, new, output
+
+
+def _fits(session: Ints, turn: Ints, plan: InputPlan) -> bool:
+    first, _, _ = _turns(plan)
+    if (session >= len(first) - 1).any():
+        return False
+    return bool((turn < np.diff(first)[session]).all())
 
 
 def _check_plan(
-    rows: Sequence[RequestRow],
-    index: dict[str, int],
-    plan: InputPlan,
-    plan_name: str,
-    warn: Callable[[str], None],
+    table: RowTable, kept: Ints, session: Ints, turn: Ints, plan: InputPlan, plan_name: str, warn: Warn
 ) -> None:
-    sessions = [session for _, session in plan.sessions()]
-    other = 0
-    for row in rows:
-        assert row.session is not None
-        assert row.turn is not None
-        s = index[row.session]
-        if s >= len(sessions) or row.turn >= len(sessions[s].turns):
+    first, new, output = _turns(plan)
+    outside = session >= len(first) - 1
+    outside[~outside] = turn[~outside] >= np.diff(first)[session[~outside]]
+    if outside.any():
+        at = int(np.flatnonzero(outside)[0])
+        raise InputError(
+            f"{table.where(int(kept[at]))}: session {session[at]} turn {turn[at]} is not in {plan_name}; "
+            "the rows are of another plan"
+        )
+    place = first[session] + turn
+    for key, planned in (("output", output[place]), ("new", new[place])):
+        stated = table.whole(f"planned_{key}_tokens")[kept]
+        other = np.flatnonzero((stated >= 0) & (stated != planned))
+        if len(other):
+            at = int(other[0])
             raise InputError(
-                f"{row.where}: session {s} turn {row.turn} is not in {plan_name}; the rows are of another plan"
+                f"{table.where(int(kept[at]))}: session {session[at]} turn {turn[at]} asked for {stated[at]} {key} "
+                f"tokens, {plan_name} says {planned[at]}; the rows are of another plan"
             )
-        turn = sessions[s].turns[row.turn]
-        for key, stated, planned in (
-            ("output", row.planned_output_tokens, turn.output_tokens),
-            ("new", row.planned_new_tokens, turn.new_tokens),
-        ):
-            if stated is not None and stated != planned:
-                raise InputError(
-                    f"{row.where}: session {s} turn {row.turn} asked for {stated} {key} tokens, {plan_name} says "
-                    f"{planned}; the rows are of another plan"
-                )
-        other += row.failed is None and row.output_tokens is not None and row.output_tokens != turn.output_tokens
-    if other:
-        warn(f"{other} requests generated another number of tokens than planned")
-    missing = plan.turn_count - len(rows)
+    made = table.whole("output_tokens")[kept]
+    differ = int(((made >= 0) & (made != output[place])).sum())
+    if differ:
+        warn(f"{differ} requests generated another number of tokens than planned")
+    missing = plan.turn_count - len(kept)
     if missing:
         warn(f"{missing} of the {plan.turn_count} turns of {plan_name} have no request row")

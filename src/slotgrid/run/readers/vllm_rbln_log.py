@@ -24,6 +24,7 @@ from itertools import groupby
 from pathlib import Path
 
 from slotgrid.errors import InputError
+from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.stream import Meter, Piece
 
 STEP, ALLOC, HIT, PARTIAL, EVICT, FREE, PREEMPT, RESTART = range(8)
@@ -57,8 +58,8 @@ class LogScan:
         self.kind = array("b")
         self.first = array("i")
         self.second = array("i")
-        self.count = array("q")
-        self.requests: list[str] = []
+        self.count = array("i")
+        self.requests = Names()
         self.max_running: int | None = None
         self.block_tokens: int | None = None
         self.bucket_lines = 0
@@ -84,6 +85,12 @@ def scan_log(pieces: Sequence[Path], meter: Meter | None = None) -> LogScan:
     scan = _Scanner(pieces[0].name if len(pieces) == 1 else f"{pieces[-1].name} ({len(pieces)} pieces)")
     for index, path in enumerate(pieces):
         scan.piece(Piece(path), meter, last=index == len(pieces) - 1)
+    double = scan.result.requests.first_double()
+    if double is not None:
+        raise InputError(
+            f"{pieces[0].parent / scan.result.name}: {double} is admitted a second time after it had finished; "
+            "the same lines appear twice (overlapping pieces?)"
+        )
     return scan.result
 
 
@@ -115,10 +122,11 @@ class _Scanner:
     def __init__(self, name: str) -> None:
         self.result = LogScan(name)
         self._bucket_of: dict[bytes, tuple[int, int] | None] = {}
-        self._index: dict[str, int] = {}
+        # only of what is in flight: a long log names more requests than should be held as objects
+        self._index: dict[bytes, int] = {}
+        self._preempted: dict[bytes, int] = {}
         self._holder: dict[int, int] = {}
-        self._in_flight: dict[int, int] = {}
-        self._preempted: set[int] = set()
+        self._slot: dict[int, int] = {}
         self._rest = b""
         self._line = 0
         self._path = Path(name)
@@ -184,7 +192,9 @@ class _Scanner:
         if self.result.events:
             # a new process: nothing of the old one is left in its slots
             self._add(RESTART, 0, 0, 1)
-            self._in_flight.clear()
+            self._index.clear()
+            self._preempted.clear()
+            self._slot.clear()
             self._holder.clear()
 
     def _tagged(self, data: bytes, texts: list[bytes], position: int = 0) -> None:
@@ -221,8 +231,8 @@ class _Scanner:
     def _heads(self, data: bytes, position: int) -> None:
         """What stands before the tag: the clock (does it go back?) and the engine process (more than one?)."""
         for found in _positions(data, b"[PFX]", position):
-            start = max(data.rfind(b"\n", 0, found), data.rfind(b"\r", 0, found)) + 1
-            head = data[start:found]
+            start = data.rfind(b"\n", 0, found) + 1
+            head = data[max(start, data.rfind(b"\r", start, found) + 1) : found]
             clock = _CLOCK.search(head)
             if clock is not None:
                 # 12-31 to 01-01 is a new year, not a step back
@@ -267,38 +277,32 @@ class _Scanner:
         match = _ALLOC.search(text)
         if match is None:
             return False
-        name, slot = match[1].decode(errors="replace"), int(match[3])
+        key, slot = match[1], int(match[3])
+        name = key.decode(errors="replace")
         if int(match[2]) != 1:
             raise InputError(
                 f"{self._here()}: {name} takes {match[2].decode()} slots; "
                 "only servers with one slot a request are modelled"
             )
         holder = self._holder.get(slot)
-        if holder is not None and holder in self._in_flight:
+        if holder is not None and holder in self._slot:
             raise InputError(
                 f"{self._here()}: slot {slot} is given to {name} while {self.result.requests[holder]} still holds it; "
                 "lines of two servers are mixed or a piece of the log is missing"
             )
-        index = self._index.get(name)
-        if index is None:
-            index = self._index[name] = len(self.result.requests)
-            self.result.requests.append(name)
-        elif index in self._in_flight:
+        if key in self._index:
             raise InputError(f"{self._here()}: {name} is admitted again before it was released; request ids are unique")
-        elif index in self._preempted:
-            self._preempted.discard(index)
-        else:
-            raise InputError(
-                f"{self._here()}: {name} is admitted a second time after it had finished; "
-                "the same lines appear twice (overlapping pieces?)"
-            )
+        index = self._preempted.pop(key, None)
+        if index is None:
+            index = self.result.requests.add(key)
+        self._index[key] = index
         if holder is not None:
             # its prefix is gone, and no line said so
             self.result.silent_evictions += 1
             self._add(EVICT, holder, slot, 0)
         self._holder[slot] = index
-        self._in_flight[index] = slot
-        self._add(ALLOC, index, slot, len(self._in_flight) - 1)
+        self._slot[index] = slot
+        self._add(ALLOC, index, slot, len(self._slot) - 1)
         return True
 
     def _hit(self, text: bytes) -> bool:
@@ -310,7 +314,7 @@ class _Scanner:
     def _lookup(self, kind: int, match: re.Match[bytes] | None) -> bool:
         if match is None:
             return False
-        index = self._index.get(match[1].decode(errors="replace"))
+        index = self._index.get(match[1])
         if index is None:
             self.result.misplaced += 1
         else:
@@ -323,7 +327,7 @@ class _Scanner:
             return False
         slot = int(match[1])
         holder = self._holder.pop(slot, None)
-        if holder is not None and holder in self._in_flight:
+        if holder is not None and holder in self._slot:
             raise InputError(
                 f"{self._here()}: slot {slot} is evicted while {self.result.requests[holder]} still runs in it; "
                 "lines of two servers are mixed or a piece of the log is missing"
@@ -337,13 +341,14 @@ class _Scanner:
         match = _FREE.search(text)
         if match is None:
             return False
-        index = self._index.get(match[1].decode(errors="replace"))
-        if index is None or index not in self._in_flight:
+        index = self._index.get(match[1])
+        if index is None:
             self.result.misplaced += 1
             return True
-        slot = self._in_flight.pop(index)
+        del self._index[match[1]]
+        slot = self._slot.pop(index)
         if match[2] == b"True":
-            self._preempted.add(index)
+            self._preempted[match[1]] = index
         self._add(PREEMPT if match[2] == b"True" else FREE, index, slot, 1)
         return True
 
