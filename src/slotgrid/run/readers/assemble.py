@@ -217,7 +217,9 @@ class _Assembly:
         for name in scan.cut_gzip:
             self.warn(f"{name}: the gzip stream ends in the middle; read up to there")
         if scan.clock_back:
-            self.warn(f"{scan.name}: the clock goes back {scan.clock_back} times; only the order of lines is used")
+            self.warn(
+                f"{scan.name}: the clock goes back, first at line {scan.clock_back}; only the order of lines is used"
+            )
         if scan.misplaced:
             self.warn(
                 f"{scan.name}: {scan.misplaced} lines tell of requests or slots the log has not introduced "

@@ -28,9 +28,9 @@ def join(
     taken = np.zeros(len(log_ids), bool)
     shared = 0
     for form in _FORMS:
-        for i, r in ids.find(log_ids, form):
-            if taken[r]:
-                continue
+        left = np.flatnonzero(~taken).tolist()
+        names = ((r, name) for r in left if (name := log_ids.raw(r)) is not None)
+        for i, r in ids.find(names, form):
             taken[r] = True
             if found[i] >= 0:
                 shared += 1

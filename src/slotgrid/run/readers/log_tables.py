@@ -61,11 +61,8 @@ class LogTables:
 
 def log_tables(scan: LogScan) -> LogTables:
     """Arrays of a scan. A request without a lookup line has 0 cached tokens: nothing of it was looked up."""
-    empty = np.empty(0, np.int32)
-    kind = np.frombuffer(scan.kind, np.int8) if scan.events else np.empty(0, np.int8)
-    first = np.frombuffer(scan.first, np.int32) if scan.events else empty
-    second = np.frombuffer(scan.second, np.int32) if scan.events else empty
-    count = np.frombuffer(scan.count, np.int32) if scan.events else empty
+    table = np.frombuffer(scan.table, np.int32).reshape(-1, 4) if scan.events else np.empty((0, 4), np.int32)
+    kind, first, second, count = table[:, 0].astype(np.int8), table[:, 1], table[:, 2], table[:, 3]
     position = np.arange(scan.events, dtype=np.int32)
     is_step, allocs, frees = kind == STEP, kind == ALLOC, kind == FREE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ class Names:
         self._bytes = bytearray()
         self._ends = array("q")
         self._absent: set[int] = set()
+        self._lookup: tuple[Ints, Ints] | None = None
 
     def add(self, name: bytes | None) -> int:
         """Append a name; returns its index."""
@@ -48,15 +49,16 @@ class Names:
     def any_present(self) -> bool:
         return len(self._absent) < len(self._ends)
 
-    def hashes(self, form: Callable[[bytes], bytes | None] | None = None) -> Ints:
-        """64-bit hash of each name, or of what ``form`` makes of it; 0 where there is none."""
-
-        def one(index: int) -> int:
-            raw = self.raw(index)
-            made = raw if raw is None or form is None else form(raw)
-            return 0 if made is None else hash(made)
-
-        return np.fromiter((one(i) for i in range(len(self))), np.int64, len(self))
+    def hashes(self) -> Ints:
+        """64-bit hash of each name; 0 where there is none."""
+        data, ends = bytes(self._bytes), self._ends
+        made = np.empty(len(ends), np.int64)
+        begin = 0
+        for i, end in enumerate(ends):
+            made[i] = hash(data[begin:end])
+            begin = end
+        made[list(self._absent)] = 0
+        return made
 
     def doubles(self) -> Iterator[tuple[int, int]]:
         """(index of the first, index of a later one) for every name that is there more than once."""
@@ -78,16 +80,22 @@ class Names:
         found = next(self.doubles(), None)
         return None if found is None else self[found[0]]
 
-    def find(self, other: Names, form: Callable[[bytes], bytes | None]) -> Iterator[tuple[int, int]]:
-        """(index here, index there) wherever ``form`` of a name of ``other`` is a name here. Names here are unique."""
-        mine = self.hashes()
-        order = np.argsort(mine, kind="stable")
-        theirs = other.hashes(form)
-        at = np.searchsorted(mine[order], theirs)
-        at[at == len(order)] = 0
-        hit = np.flatnonzero((theirs != 0) & (mine[order][at] == theirs)) if len(order) else np.empty(0, np.int64)
-        for r in hit.tolist():
-            raw = other.raw(r)
-            i = int(order[at[r]])
-            if raw is not None and self.raw(i) == form(raw):
+    def find(
+        self, names: Iterable[tuple[int, bytes]], form: Callable[[bytes], bytes | None]
+    ) -> Iterator[tuple[int, int]]:
+        """(index here, index given) where ``form`` of a given (index, name) is a name here. Names here are unique."""
+        if self._lookup is None:
+            mine = self.hashes()
+            order = np.argsort(mine, kind="stable")
+            self._lookup = mine[order], order
+        hashes, order = self._lookup
+        made = [(r, key) for r, name in names if (key := form(name)) is not None]
+        if not made or not len(order):
+            return
+        theirs = np.fromiter((hash(key) for _, key in made), np.int64, len(made))
+        at = np.minimum(np.searchsorted(hashes, theirs), len(order) - 1)
+        for k in np.flatnonzero(hashes[at] == theirs).tolist():
+            r, key = made[k]
+            i = int(order[at[k]])
+            if self.raw(i) == key:
                 yield i, r

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ Floats = npt.NDArray[np.float64]
 
 _WHOLE = ("turn", "prompt_tokens", "output_tokens", "cached_tokens", "planned_new_tokens", "planned_output_tokens")
 _SECONDS = ("arrival_s", "first_token_s", "finish_s")
+_NAN = float("nan")
+_get_whole = attrgetter(*_WHOLE)
+_get_seconds = attrgetter(*_SECONDS)
 
 
 class RowTable:
@@ -28,10 +32,13 @@ class RowTable:
     def __init__(self) -> None:
         self._whole = {name: array("q") for name in _WHOLE}
         self._seconds = {name: array("d") for name in _SECONDS}
+        self._add_whole = [column.append for column in self._whole.values()]
+        self._add_seconds = [column.append for column in self._seconds.values()]
         self._session = array("i")
         self._file = array("h")
         self._line = array("i")
         self._files: list[str] = []
+        self._path: Path | str | None = None
         self.ids = Names()
         self._codes: dict[str, int] = {}
         self.session_keys: list[str] = []
@@ -45,12 +52,10 @@ class RowTable:
     def add(self, row: RequestRow, path: Path | str, line: int) -> None:
         """Append a row that was read from a line (or entry) of a file."""
         index = len(self)
-        for name, whole in self._whole.items():
-            value = getattr(row, name)
-            whole.append(-1 if value is None else value)
-        for name, column in self._seconds.items():
-            seconds = getattr(row, name)
-            column.append(float("nan") if seconds is None else seconds)
+        for append, value in zip(self._add_whole, _get_whole(row), strict=True):
+            append(-1 if value is None else value)
+        for add, seconds in zip(self._add_seconds, _get_seconds(row), strict=True):
+            add(_NAN if seconds is None else seconds)
         code = -1
         if row.session is not None:
             code = self._codes.setdefault(row.session, len(self.session_keys))
@@ -58,7 +63,8 @@ class RowTable:
                 self.session_keys.append(row.session)
                 self.session_order.append(row.order)
         self._session.append(code)
-        if not self._files or self._files[-1] != str(path):
+        if self._path is not path:
+            self._path = path
             self._files.append(str(path))
         self._file.append(len(self._files) - 1)
         self._line.append(line)

@@ -68,6 +68,9 @@ class Fields:
         return self._data.get(key)
 
     def whole(self, key: str, *, needed: bool = True, nullable: bool = False, least: int = 0) -> int | None:
+        value = self._data.get(key)
+        if type(value) is int and value >= least:  # nearly always
+            return value
         value = self._value(key, needed)
         if value is None and (nullable or not needed):
             return None
@@ -78,6 +81,9 @@ class Fields:
         return value
 
     def seconds(self, key: str, *, needed: bool = True, nullable: bool = False) -> float | None:
+        value = self._data.get(key)
+        if type(value) is float and value - value == 0:  # nearly always; not for NaN and infinities
+            return value
         value = self._value(key, needed)
         if value is None and (nullable or not needed):
             return None
@@ -86,6 +92,9 @@ class Fields:
         return float(value)
 
     def text(self, key: str, *, needed: bool = True, nullable: bool = False) -> str | None:
+        value = self._data.get(key)
+        if type(value) is str and value:  # nearly always
+            return value
         value = self._value(key, needed)
         if value is None and (nullable or not needed):
             return None

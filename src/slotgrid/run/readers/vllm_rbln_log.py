@@ -43,11 +43,13 @@ _START = re.compile(rb"max_num_seqs from \d+ to (\d+)|Prefix block size is set t
 _LINE_START = re.compile(rb"\s*(?:\([^)\r\n]*\)\s*)?(?:\[vllm-rbln\]|(?:INFO|DEBUG|WARNING|ERROR)\b)")
 _CLOCK = re.compile(rb"(?:DEBUG|INFO) (\d\d-\d\d \d\d:\d\d:\d\d)")
 _ENGINE = re.compile(rb"\(EngineCore[^)\r\n]*pid=(\d+)\)")
+_HEADS = 1_000
+_SMALL_BYTES = 1 << 20
 _KNOWN_QUIET = {b"MAPPING-SEARCH", b"MAPPING-REMOVE", b"MAPPING-ADD", b"MAPPING-CREATE", b"CACHE-MISS"}
 
 
 class LogScan:
-    """What one log says, in its order. Events are parallel arrays: kind, request or running, slot or bucket, count.
+    """What one log says, in its order. table: four numbers an event: kind, request or running, slot or bucket, count.
 
     requests: full request ids, by the index the events use. max_running, block_tokens: as the start-up lines say.
     bucket_lines, pfx_lines: tagged lines seen; unread: examples and counts of those that could not be read.
@@ -55,10 +57,7 @@ class LogScan:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.kind = array("b")
-        self.first = array("i")
-        self.second = array("i")
-        self.count = array("i")
+        self.table = array("i")
         self.requests = Names()
         self.max_running: int | None = None
         self.block_tokens: int | None = None
@@ -74,7 +73,7 @@ class LogScan:
 
     @property
     def events(self) -> int:
-        return len(self.kind)
+        return len(self.table) // 4
 
 
 def scan_log(pieces: Sequence[Path], meter: Meter | None = None) -> LogScan:
@@ -103,7 +102,9 @@ def order_pieces(paths: Sequence[Path]) -> tuple[list[Path], bool]:
     first = {path: _first_clock(path) for path in paths}
     by_number = sorted(paths, key=_rotation, reverse=True)
     clocks = [first[path] for path in by_number]
-    if None in clocks or len(set(clocks)) != len(clocks):
+    months = {clock[:2] for clock in clocks if clock is not None}
+    # lines carry no year: from December to January the clock does not tell
+    if None in clocks or len(set(clocks)) != len(clocks) or {"01", "12"} <= months:
         return by_number, False
     return sorted(by_number, key=lambda path: first[path] or ""), True
 
@@ -202,7 +203,7 @@ class _Scanner:
         if b"[PFX]" in data:
             self._heads(data, position)
         for text, group in groupby(texts):
-            times = sum(1 for _ in group)
+            times = len(list(group))
             if text.startswith(b"[BUCKET]"):
                 self.result.bucket_lines += times
                 if text not in self._bucket_of:
@@ -218,26 +219,29 @@ class _Scanner:
                     self._step(*found, times)
             else:
                 self.result.pfx_lines += times
-                tag = _PFX.match(text)
-                handler = self._handlers.get(tag[1]) if tag else None
+                tag = text[7 : text.find(b"]", 7)]
+                handler = self._handlers.get(tag)
                 if handler is not None:
+                    self._text, self._data = text, data
                     for _ in range(times):
-                        self._text, self._data = text, data
                         if not handler(text):
-                            self._not_read(f"[PFX] [{tag[1].decode()}]" if tag else "[PFX]", data, text, 1)
-                elif tag is None or tag[1] not in _KNOWN_QUIET:
-                    self._not_read(f"[PFX] [{tag[1].decode()}]" if tag else "[PFX]", data, text, times)
+                            self._not_read(f"[PFX] [{tag.decode()}]", data, text, 1)
+                elif tag not in _KNOWN_QUIET:
+                    match = _PFX.match(text)
+                    self._not_read(f"[PFX] [{match[1].decode()}]" if match else "[PFX]", data, text, times)
 
     def _heads(self, data: bytes, position: int) -> None:
         """What stands before the tag: the clock (does it go back?) and the engine process (more than one?)."""
-        for found in _positions(data, b"[PFX]", position):
+        # in a large block a look here and there is enough to notice
+        stride = len(data) // _HEADS if len(data) > _SMALL_BYTES else 1
+        for found in _positions(data, b"[PFX]", position, stride):
             start = data.rfind(b"\n", 0, found) + 1
             head = data[max(start, data.rfind(b"\r", start, found) + 1) : found]
             clock = _CLOCK.search(head)
             if clock is not None:
                 # 12-31 to 01-01 is a new year, not a step back
                 if clock[1] < self._clock and not (clock[1][:2] == b"01" and self._clock[:2] == b"12"):
-                    self.result.clock_back += 1
+                    self.result.clock_back = self.result.clock_back or self._number(data, found)
                 self._clock = clock[1]
             engine = _ENGINE.search(head)
             if engine is not None and (not self._engines or self._engines[-1] != engine[1]):
@@ -257,18 +261,14 @@ class _Scanner:
         self.result.unread[tag] = (count + times, line or self._number(data, max(data.find(text), 0)))
 
     def _add(self, kind: int, first: int, second: int, count: int) -> None:
-        result = self.result
-        result.kind.append(kind)
-        result.first.append(first)
-        result.second.append(second)
-        result.count.append(count)
+        self.result.table.extend((kind, first, second, count))
 
     def _step(self, running: int, bucket: int, times: int) -> None:
-        result = self.result
-        if result.kind and result.kind[-1] == STEP and result.first[-1] == running and result.second[-1] == bucket:
-            result.count[-1] += times
+        table = self.result.table
+        if len(table) and table[-4] == STEP and table[-3] == running and table[-2] == bucket:
+            table[-1] += times
         else:
-            self._add(STEP, running, bucket, times)
+            table.extend((STEP, running, bucket, times))
 
     def _here(self) -> str:
         return f"{self._path}: line {self._number(self._data, max(self._data.find(self._text), 0))}"
@@ -353,8 +353,9 @@ class _Scanner:
         return True
 
 
-def _positions(data: bytes, what: bytes, position: int) -> Iterator[int]:
+def _positions(data: bytes, what: bytes, position: int, stride: int) -> Iterator[int]:
+    """Where ``what`` stands, at least ``stride`` bytes apart."""
     found = data.find(what, position)
     while found >= 0:
         yield found
-        found = data.find(what, found + len(what))
+        found = data.find(what, found + stride)
