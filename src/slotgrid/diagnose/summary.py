@@ -183,14 +183,17 @@ def _verdict(facts: Facts) -> Sentence:
         recomputed = 0.0 if facts.lost_returns == 0 else _share(facts.recomputed_s, facts.device_s)
         fitting = _share(facts.saved_s, facts.device_s)
         floor = _share(facts.floor_saved_s, facts.device_s)
-        much, worth, of = MUCH_RECOMPUTED, WORTH_FITTING, "of device time"
+        much, worth = MUCH_RECOMPUTED, WORTH_FITTING
+        of_prefill = of_decode = "of device time"
     else:
         recomputed = 0.0 if facts.lost_returns == 0 else _share(facts.lost_tokens, facts.computed_tokens)
         fitting, floor = facts.saved_rows, facts.floor_saved_rows
-        much, worth, of = MUCH_RECOMPUTED_TOKENS, WORTH_FITTING_ROWS, "(tokens and rows; no profile prices them)"
+        # without a profile tokens and rows stand for seconds
+        much, worth = MUCH_RECOMPUTED_TOKENS, WORTH_FITTING_ROWS
+        of_prefill, of_decode = "of the computed prompt tokens", "of the computed decode rows"
     rule = (
-        f"losses frequent (>= {_percent(FREQUENT_LOSS)} of returns) and recomputed prefill >= {_percent(much)}: slots "
-        f"first; else fitted buckets save >= {_percent(worth)}: buckets; else fine; shares {of.strip('()')}"
+        f"losses frequent (>= {_percent(FREQUENT_LOSS)} of returns) and recomputed prefill >= {_percent(much)} "
+        f"{of_prefill}: slots first; else fitted buckets save >= {_percent(worth)} {of_decode}: buckets; else fine"
     )
     numbers = {
         "loss_share": loss,
@@ -200,7 +203,7 @@ def _verdict(facts: Facts) -> Sentence:
         "priced": priced,
     }
     if loss is not None and recomputed is not None and loss >= FREQUENT_LOSS and recomputed >= much:
-        text = f"More slots first: {_percent(loss)} of returns lose their prefix and {_percent(recomputed)} {of} is"
+        text = f"More slots first: {_percent(loss)} of returns lose their prefix and {_percent(recomputed)} {of_prefill} is"
         text += " prefill computed again"
         if facts.enough_slots is not None and facts.slots is not None and facts.enough_slots[0] > facts.slots:
             slots, kept = facts.enough_slots
@@ -218,7 +221,7 @@ def _verdict(facts: Facts) -> Sentence:
         lead = "Fit"
         if loss is not None:
             lead = f"Reuse is mostly kept or cheap to lose ({_percent(1 - loss)} of returns lose none): fit"
-        text = f"{lead} the buckets to the observed counts: {_list(facts.fitted)} saves {_percent(fitting)} {of}{rest}."
+        text = f"{lead} the buckets to the observed counts: {_list(facts.fitted)} saves {_percent(fitting)} {of_decode}{rest}."
         return Sentence("verdict", text, rule, numbers)
     if open_questions:
         known = (
@@ -226,11 +229,16 @@ def _verdict(facts: Facts) -> Sentence:
         )
         return Sentence("verdict", f"{known}{rest}.", rule, numbers)
     assert recomputed is not None
-    bound = recomputed + (floor or 0.0)
-    numbers["bound_share"] = bound
-    text = (
-        f"The configuration is fine: slots and buckets have nothing to gain above {_percent(bound)} {of} on these "
-        f"steps ({_percent(recomputed)} recomputed prefill, {_percent(floor or 0.0)} with a bucket for every "
-        "observed count)."
-    )
-    return Sentence("verdict", text, rule, numbers)
+    if priced:
+        bound = recomputed + (floor or 0.0)
+        numbers["bound_share"] = bound
+        gain = f"{_percent(bound)} of device time on these steps"
+    else:
+        gain = f"{_percent(recomputed)} {of_prefill} and {_percent(floor or 0.0)} {of_decode}"
+    text = f"The configuration is fine: slots and buckets have nothing to gain above {gain}"
+    if priced:
+        text += (
+            f" ({_percent(recomputed)} recomputed prefill, {_percent(floor or 0.0)} with a bucket for every observed "
+            "count)"
+        )
+    return Sentence("verdict", f"{text}.", rule, numbers)

@@ -44,6 +44,10 @@ def count(value: float | None) -> str:
     return NOT_OBSERVED if value is None else f"{value:,}"
 
 
+def _reuse(value: int | None) -> str:
+    return "not observable" if value is None else f"{value:,}"
+
+
 def headline(d: Diagnosis) -> str:
     """One line: what kind of run, of which plan, on which configuration."""
     run = d.run
@@ -156,11 +160,11 @@ def reuse_parts(d: Diagnosis) -> list[Part]:
     hits = d.inner_hit_tokens
     rows = [
         ("returns", count(run.returns), "requests that continue a session"),
-        ("reused", count(run.reused) if run.reused is not None else "not observable", "found their prefix in a slot"),
+        ("reused", _reuse(run.reused), "found their prefix in a slot"),
         (
             "prompt tokens",
             count(run.prompt_tokens),
-            f"cached {count(run.cached_tokens)}, computed {count(run.computed_tokens)}",
+            f"cached {_reuse(run.cached_tokens)}, computed {_reuse(run.computed_tokens)}",
         ),
     ]
     if hits is not None:
@@ -171,7 +175,8 @@ def reuse_parts(d: Diagnosis) -> list[Part]:
         rows.append(("evictions", count(run.evictions.height), text + (f", {unknown} not told" if unknown else "")))
     if returns is None:
         return [_pairs(rows)]
-    rows.append(("lost tokens", count(d.lost_tokens), f"in {count(d.lost_returns)} returns"))
+    where = "" if d.lost_returns is None else f"in {d.lost_returns:,} returns"
+    rows.append(("lost tokens", _reuse(d.lost_tokens), where))
     extra = d.additional_prefill_s()
     if extra is not None:
         rows.append(("additional prefill", seconds(extra[1]), "computed less what the prefix would have left"))
