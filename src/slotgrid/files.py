@@ -91,6 +91,19 @@ def write_with(path: str | Path, writer: Callable[[Path], object]) -> None:
         writer(temporary)
 
 
+def write_table(path: str | Path, writer: Callable[[Path], object]) -> None:
+    """:func:`write_with` for a polars writer, whose errors hide the operating system's."""
+    import polars as pl
+
+    def write(temporary: Path) -> None:
+        try:
+            writer(temporary)
+        except pl.exceptions.PolarsError as error:
+            raise OSError(str(error).splitlines()[0].rpartition("IO error: ")[2]) from None
+
+    write_with(path, write)
+
+
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from slotgrid.errors import InputError
 
 # unit -> (dimension, numerator, denominator): value * numerator / denominator is in the base unit.
-# A division keeps 9.87 ms equal to the float 0.00987; multiplying by 0.001 would not.
 _UNITS: dict[str, tuple[str, int, int]] = {
     "s": ("time", 1, 1),
     "ms": ("time", 1, 1_000),
@@ -41,7 +41,8 @@ def to_base(value: float, unit: str, dimension: str, where: str) -> float:
         raise InputError(f"{where}: unknown unit {unit!r}; allowed: {', '.join(units_of(dimension))}")
     if not math.isfinite(value):
         raise InputError(f"{where}: {value} is not a finite number")
-    return value * numerator / denominator
+    # in decimals, so that 9.87 ms is the float 0.00987; in floats neither / 1000 nor * 0.001 gives it
+    return float(Decimal(repr(float(value))) * numerator / denominator)
 
 
 def parse_quantity(text: str, dimension: str, where: str) -> float:

@@ -13,6 +13,9 @@ from slotgrid._version import __version__
 from slotgrid.cli import diagnose, plan, profile, search, simulate, workload
 from slotgrid.errors import SlotgridError
 
+# what a shell reports for a process that ctrl-c ended
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="slotgrid",
     help="Choose KV slots and decode batch buckets for a compile-time-static LLM server, before compiling it.",
@@ -55,6 +58,8 @@ def run(arguments: list[str]) -> int:
     try:
         code = command.main(arguments, prog_name="slotgrid", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:
+            print("slotgrid: interrupted", file=sys.stderr)
         return code if isinstance(code, int) else 0
     except SlotgridError as error:
         print(f"slotgrid: error: {error}", file=sys.stderr)
@@ -68,7 +73,7 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print("slotgrid: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # the reader went away (e.g. `| head`): nothing more to say, and nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

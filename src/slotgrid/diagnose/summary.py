@@ -203,8 +203,10 @@ def _verdict(facts: Facts) -> Sentence:
         "priced": priced,
     }
     if loss is not None and recomputed is not None and loss >= FREQUENT_LOSS and recomputed >= much:
-        text = f"More slots first: {_percent(loss)} of returns lose their prefix and {_percent(recomputed)} {of_prefill} is"
-        text += " prefill computed again"
+        text = (
+            f"More slots first: {_percent(loss)} of returns lose their prefix and {_percent(recomputed)} {of_prefill}"
+        )
+        text += " is prefill computed again"
         if facts.enough_slots is not None and facts.slots is not None and facts.enough_slots[0] > facts.slots:
             slots, kept = facts.enough_slots
             text += f"; in the same order of events {slots} slots instead of {facts.slots} keep {kept}"
@@ -221,8 +223,8 @@ def _verdict(facts: Facts) -> Sentence:
         lead = "Fit"
         if loss is not None:
             lead = f"Reuse is mostly kept or cheap to lose ({_percent(1 - loss)} of returns lose none): fit"
-        text = f"{lead} the buckets to the observed counts: {_list(facts.fitted)} saves {_percent(fitting)} {of_decode}{rest}."
-        return Sentence("verdict", text, rule, numbers)
+        text = f"{lead} the buckets to the observed counts: {_list(facts.fitted)} saves {_percent(fitting)} {of_decode}"
+        return Sentence("verdict", f"{text}{rest}.", rule, numbers)
     if open_questions:
         known = (
             "Nothing worth a compilation was found in what is observed" if len(open_questions) == 1 else "No verdict"

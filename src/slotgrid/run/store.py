@@ -37,7 +37,7 @@ def save_run(run: Run, folder: str | Path) -> None:
             # a table of an earlier run in this folder must not pass for this one's
             (target / f"{name}.parquet").unlink(missing_ok=True)
         else:
-            files.write_with(target / f"{name}.parquet", getattr(run, name).write_parquet)
+            files.write_table(target / f"{name}.parquet", getattr(run, name).write_parquet)
     config = None if run.config is None else run.config.to_dict()
     data: dict[str, Any] = {"format": FORMAT, "slotgrid": __version__, "config": config, "not_observed": absent}
     data.update({key: getattr(run, key) for key in _PLAIN})

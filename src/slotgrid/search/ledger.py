@@ -62,12 +62,12 @@ class LedgerFolder:
 
     def checkpoint(self, rows: pl.DataFrame) -> None:
         """Keep the rows finished so far."""
-        files.write_with(self.folder / PARTIAL, rows.write_parquet)
+        files.write_table(self.folder / PARTIAL, rows.write_parquet)
 
     def finish(self, ledger: pl.DataFrame, state: dict[str, Any]) -> None:
         """Write the whole ledger as Parquet and CSV and what it belongs to; drop the partial one."""
-        files.write_with(self.folder / PARQUET, ledger.write_parquet)
-        files.write_with(self.folder / CSV, ledger.write_csv)
+        files.write_table(self.folder / PARQUET, ledger.write_parquet)
+        files.write_table(self.folder / CSV, ledger.write_csv)
         files.write_json(self.folder / STATE, {"fingerprint": self.fingerprint, **state})
         for name in (PARTIAL, PARTIAL_STATE):
             with contextlib.suppress(FileNotFoundError):

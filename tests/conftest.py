@@ -1,0 +1,77 @@
+"""Shared by all tests: data files, the built-in profile and workload, the real command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+import slotgrid as sg
+
+DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parent.parent
+
+# the same examples on every run: a failure in one place is a failure everywhere
+settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("fixed")
+
+
+def read_csv(name: str) -> list[dict[str, str]]:
+    """Rows of a CSV file in tests/data."""
+    with open(DATA / name, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="session")
+def profile() -> sg.StackProfile:
+    return sg.load_profile("rbln-ca25-qwen3-4b")
+
+
+@pytest.fixture(scope="session")
+def two_turn() -> sg.Workload:
+    return sg.load_workload("tracelab-two-turn")
+
+
+@pytest.fixture(scope="session")
+def golden_cases() -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = json.loads((DATA / "engine_cases.json").read_text())["cases"]
+    return cases
+
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def slotgrid(tmp_path: Path) -> Command:
+    """Run the real command line in an empty folder; returns the finished process."""
+
+    def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "slotgrid", *map(str, arguments)],
+            cwd=options.pop("cwd", tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **options.pop("env", {})},
+            **options,
+        )
+
+    return run
+
+
+def assert_one_line_error(process: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """Exit code 2, nothing on stdout, one line on stderr that holds every part."""
+    assert process.returncode == 2, process.stderr
+    assert process.stdout == ""
+    lines = process.stderr.strip().splitlines()
+    assert len(lines) == 1, process.stderr
+    for part in parts:
+        assert part in lines[0]
