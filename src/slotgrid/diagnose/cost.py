@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slotgrid.diagnose.order import EventOrder
+from slotgrid.diagnose.order import ADMIT, EventOrder
 from slotgrid.diagnose.padding import Histogram
 from slotgrid.profile import DecodeCost, StackProfile
 from slotgrid.run import Run
@@ -70,7 +70,8 @@ def context_tokens(run: Run, order: EventOrder | None) -> int | None:
     """
     if order is None or run.requests["prompt_tokens"].has_nulls() or run.requests.is_empty():
         return None
-    if (order.admitted < 0).any() or (order.released < 0).any():
+    strangers = (order.kind == ADMIT) & (order.request < 0)
+    if strangers.any() or (order.admitted < 0).any() or (order.released < 0).any():
         return None
     before = order.steps_before()
     steps = before[order.released] - before[order.admitted]

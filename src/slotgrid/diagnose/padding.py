@@ -60,12 +60,13 @@ def align(histogram: Histogram) -> Alignment:
 def rebucket(histogram: Histogram, buckets: Sequence[int]) -> dict[tuple[int, int], int]:
     """The same steps on another bucket list. Raises InputError when a running count has no bucket that holds it."""
     result: dict[tuple[int, int], int] = {}
+    most = max((running for running, _ in histogram), default=0)
+    if most > buckets[-1]:
+        raise InputError(
+            f"buckets: {most} requests ran at once, above the top bucket {buckets[-1]}; "
+            f"allowed: a list that reaches {most}"
+        )
     for (running, _), steps in sorted(histogram.items()):
-        if running > buckets[-1]:
-            raise InputError(
-                f"buckets: {running} requests ran at once, above the top bucket {buckets[-1]}; "
-                f"allowed: a list that reaches {running}"
-            )
         key = (running, buckets[bisect_left(buckets, running)])
         result[key] = result.get(key, 0) + steps
     return result

@@ -100,7 +100,7 @@ class _Assembly:
         elif plan is not None:
             self.warn(f"{name}: without request rows it cannot be checked, so it is not used")
         if set(kinds) & _OTHER_ORIGIN:
-            _from_zero(table)
+            _from_zero(table, kept)
         cached = self._cached(table, kept, log_of, kinds, scan, logged)
         if len(kept):
             requests = self._requests(table, kept, log_of, session, cached, logged)
@@ -365,7 +365,9 @@ class _Assembly:
             "planned_output_tokens": nullable(table.whole("planned_output_tokens")[rows]),
         }
         if table.gaps:
-            columns["token_gaps_s"] = pl.Series([table.gaps.get(i) for i in rows.tolist()], dtype=pl.List(pl.Float32))
+            gaps = (table.gaps.get(i) for i in rows.tolist())
+            lists = [None if times is None else pl.Series(times) for times in gaps]
+            columns["token_gaps_s"] = pl.Series(lists, dtype=pl.List(pl.Float32))
         return pl.DataFrame(columns)
 
     def _requests_of_log(self, scan: LogScan | None, logged: LogTables | None) -> pl.DataFrame:
@@ -439,7 +441,11 @@ class _Assembly:
             raise InputError(f"buckets: the log ran bucket {extra}, which is not among {', '.join(map(str, buckets))}")
         # once something was evicted every slot has been in use, so the number of slots is known
         slots = given["slots"] or stated.get("slots") or (slots_seen if evicted else None)
-        config = ServingConfig(buckets, slots=slots or top, max_running=top)
+        if slots is None:
+            slots = top or max(buckets)
+            if where == "the log":
+                slots = max(slots, slots_seen)
+        config = ServingConfig(buckets, slots=slots, max_running=top)
         if slots_seen > config.slots:
             raise InputError(f"slots: the log used {slots_seen} slots, more than the {config.slots} of {where}")
         return config, where
@@ -449,8 +455,8 @@ def _lookups_readable(scan: LogScan) -> bool:
     return scan.pfx_lines > 0 and not any("CACHE" in tag or "ALLOC" in tag for tag in scan.unread)
 
 
-def _from_zero(table: RowTable) -> None:
-    sent = table.seconds("arrival_s")
+def _from_zero(table: RowTable, kept: Ints) -> None:
+    sent = table.seconds("arrival_s")[kept]
     if np.isnan(sent).all():
         return
     origin = np.nanmin(sent)

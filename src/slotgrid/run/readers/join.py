@@ -46,7 +46,10 @@ def join(
     if missing and len(log_ids):
         warn(f"{missing} request rows have no log line")
     if spare:
-        warn(f"{spare} requests of {log_name} have no request row (warm-up or other clients?); their steps are counted")
+        warn(
+            f"{spare} requests of {log_name} have no request row (warm-up or other clients?); "
+            "their steps are counted, their prefill is not"
+        )
     if shared:
         warn(f"{shared} requests of {log_name} share a client id with another one (several prompts in one call?)")
     return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from slotgrid.errors import InputError
 
@@ -16,6 +15,8 @@ Progress = Callable[[int, int], None]
 
 BLOCK_BYTES = 4 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
+# zlib: window size, and a gzip header
+_GZIP = 31
 
 
 class Meter:
@@ -32,21 +33,11 @@ class Meter:
             self._progress(min(self.done, self.total), self.total)
 
 
-class _Metered:
-    """A binary file that reports what is read from it."""
-
-    def __init__(self, raw: BinaryIO, meter: Meter | None) -> None:
-        self._raw = raw
-        self._meter = meter
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._raw.read(size)
-        if self._meter is not None:
-            self._meter.add(len(data))
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
+def _chunks(raw: BinaryIO, meter: Meter | None, size: int) -> Iterator[bytes]:
+    while chunk := raw.read(size):
+        if meter is not None:
+            meter.add(len(chunk))
+        yield chunk
 
 
 class Piece:
@@ -63,22 +54,26 @@ class Piece:
             with open(self.path, "rb") as raw:
                 packed = raw.read(2) == _GZIP_MAGIC
                 raw.seek(0)
-                metered = cast(BinaryIO, _Metered(raw, meter))
-                stream = cast(BinaryIO, gzip.GzipFile(fileobj=metered)) if packed else metered
-                while True:
-                    try:
-                        # a truncated gzip stream still gives what comes before the cut, if asked in small bites
-                        block = stream.read(min(block_bytes, 1 << 16)) if packed else stream.read(block_bytes)
-                    except EOFError:
-                        self.cut = True
-                        return
-                    if not block:
-                        return
-                    yield block
-        except (gzip.BadGzipFile, zlib.error) as error:
+                chunks = _chunks(raw, meter, block_bytes)
+                yield from self._unpacked(chunks, block_bytes) if packed else chunks
+        except zlib.error as error:
             raise InputError(f"{self.path}: not readable gzip ({error})") from None
         except OSError as error:
             raise InputError(f"{self.path}: {error.strerror or error}") from None
+
+    def _unpacked(self, chunks: Iterator[bytes], block_bytes: int) -> Iterator[bytes]:
+        """What a gzip stream holds, all of it up to where it is cut; several streams one after another count as one."""
+        unpack = zlib.decompressobj(_GZIP)
+        for chunk in chunks:
+            left = chunk
+            while left:
+                if unpack.eof:
+                    unpack = zlib.decompressobj(_GZIP)
+                block = unpack.decompress(left, block_bytes)
+                left = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+                if block:
+                    yield block
+        self.cut = not unpack.eof
 
     def head(self, size: int = 1 << 16) -> bytes:
         """The first bytes, at most ``size``."""

@@ -45,6 +45,8 @@ _CLOCK = re.compile(rb"(?:DEBUG|INFO) (\d\d-\d\d \d\d:\d\d:\d\d)")
 _ENGINE = re.compile(rb"\(EngineCore[^)\r\n]*pid=(\d+)\)")
 _HEADS = 1_000
 _SMALL_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 10
+_LONGEST_LINE_BYTES = 32 << 20
 _KNOWN_QUIET = {b"MAPPING-SEARCH", b"MAPPING-REMOVE", b"MAPPING-ADD", b"MAPPING-CREATE", b"CACHE-MISS"}
 
 
@@ -154,7 +156,11 @@ class _Scanner:
                     self._end(self._rest)
                     self._rest = b""
             data = self._rest + block
-            end = data.rfind(b"\n") + 1
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if not end and len(data) > _LONGEST_LINE_BYTES:
+                raise InputError(
+                    f"{self._path}: line {self._line + 1}: longer than {_LONGEST_LINE_BYTES >> 20} MiB; not a text log"
+                )
             self._rest = data[end:]
             if end:
                 self._block(data[:end])
@@ -235,8 +241,9 @@ class _Scanner:
         # in a large block a look here and there is enough to notice
         stride = len(data) // _HEADS if len(data) > _SMALL_BYTES else 1
         for found in _positions(data, b"[PFX]", position, stride):
-            start = data.rfind(b"\n", 0, found) + 1
-            head = data[max(start, data.rfind(b"\r", start, found) + 1) : found]
+            start = max(found - _HEAD_BYTES, 0)
+            start = max(start, data.rfind(b"\n", start, found) + 1, data.rfind(b"\r", start, found) + 1)
+            head = data[start:found]
             clock = _CLOCK.search(head)
             if clock is not None:
                 # 12-31 to 01-01 is a new year, not a step back
