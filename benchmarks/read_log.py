@@ -1,6 +1,6 @@
 """Reading a large server log: MB/s and peak memory against copying the same bytes.
 
-    python benchmarks/read_log.py [MEGABYTES] [--colour] [--gzip]
+    python benchmarks/read_log.py [MEGABYTES] [--colour] [--gzip] [--no-rows] [--tokens MOST]
 
 Writes a log of made-up sessions in a temporary folder (one server, 8 slots, two-turn sessions, lines as vllm-rbln
 writes them), reads and diagnoses it in a fresh process, and prints throughput, peak resident memory, and the ratio
@@ -38,7 +38,7 @@ print(json.dumps({"read_s": read_s, "total_s": total_s, "peak_mb": peak_mb, "req
 """
 
 
-def lines(seed: int, colour: bool) -> Iterator[tuple[str, dict[str, object] | None]]:
+def lines(seed: int, colour: bool, most_tokens: int) -> Iterator[tuple[str, dict[str, object] | None]]:
     """Log lines without end, and with each release the request row that belongs to it."""
     rng = random.Random(seed)
     open_code, close_code = ("\x1b[32m", "\x1b[0m") if colour else ("", "")
@@ -67,7 +67,7 @@ def lines(seed: int, colour: bool) -> Iterator[tuple[str, dict[str, object] | No
             name = f"cmpl-{number:016x}-0-{rng.getrandbits(32):08x}"
             blocks = ", ".join(str(i) for i in range(1, 11))
             yield f"{manager}[ALLOC] REQUEST={name} | OB_COUNT=1 OB=[{slot}] | IB_COUNT=10 IB=[{blocks}]", None
-            running[name] = [rng.randint(20, 200), slot, number, 0]
+            running[name] = [rng.randint(20, most_tokens), slot, number, 0]
             number += 1
         left = min(entry[0] for entry in running.values())
         count = len(running)
@@ -90,13 +90,13 @@ def lines(seed: int, colour: bool) -> Iterator[tuple[str, dict[str, object] | No
                 del running[name]
 
 
-def write(folder: Path, megabytes: float, colour: bool, packed: bool) -> Path:
+def write(folder: Path, megabytes: float, colour: bool, packed: bool, most_tokens: int = 200) -> Path:
     """Write server.log and requests.jsonl; returns the log."""
     path = folder / ("server.log.gz" if packed else "server.log")
     opener = gzip.open if packed else open
     written, limit = 0, int(megabytes * 1e6)
     with opener(path, "wt", encoding="utf-8") as log, open(folder / "requests.jsonl", "w") as rows:
-        for line, row in lines(7, colour):
+        for line, row in lines(7, colour, most_tokens):
             log.write(line + "\n")
             written += len(line) + 1
             if row is not None:
@@ -111,10 +111,14 @@ def main() -> None:
     parser.add_argument("megabytes", nargs="?", type=float, default=500)
     parser.add_argument("--colour", action="store_true")
     parser.add_argument("--gzip", action="store_true")
+    parser.add_argument("--no-rows", action="store_true", help="the log alone")
+    parser.add_argument("--tokens", type=int, default=200, help="most decode steps of a request; fewer, denser log")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        log = write(folder, options.megabytes, options.colour, options.gzip)
+        log = write(folder, options.megabytes, options.colour, options.gzip, options.tokens)
+        if options.no_rows:
+            (folder / "requests.jsonl").unlink()
         plain = options.megabytes
         begin = time.perf_counter()
         with (gzip.open if options.gzip else open)(log, "rb") as stream:

@@ -102,8 +102,8 @@ def test_bad_input_is_one_line(slotgrid: Command, tmp_path: Path) -> None:
     assert_one_line_error(slotgrid("diagnose", mixed), "server.log: line 2", "two servers")
     write_rows(folder / "requests.jsonl", [{**r, "request_id": f"x{i}"} for i, r in enumerate(sample_rows())])
     assert_one_line_error(slotgrid("diagnose", folder), "none of the 16 request rows", "different runs")
-    write_rows(folder / "requests.jsonl", [row(0, 0), row(0, 0, request_id="b")])
-    assert_one_line_error(slotgrid("diagnose", folder), "line 2: session '0' turn 0 was already at")
+    write_rows(empty / "requests.jsonl", [row(0, 0), row(0, 0, request_id="b")])
+    assert_one_line_error(slotgrid("diagnose", empty), "line 2: session '0' turn 0 was already at")
 
 
 def test_a_page_that_cannot_be_written(slotgrid: Command, tmp_path: Path) -> None:

@@ -55,8 +55,9 @@ def event_order(run: Run) -> EventOrder | None:
         return None
     measured = "order" in run.steps.columns
     requests = run.requests
-    rows = np.arange(requests.height)
-    decode = run.steps.filter(run.steps["kind"] == "decode")
+    rows = np.arange(requests.height, dtype=np.int32)
+    wanted = ("running", "bucket", *(("order", "repeats") if measured else ("start_s",)))
+    decode = run.steps.select("kind", *wanted).filter(run.steps["kind"] == "decode")
     admit: npt.NDArray[Any]
     free: npt.NDArray[Any]
     running, bucket = decode["running"].to_numpy(), decode["bucket"].to_numpy()
@@ -74,7 +75,7 @@ def event_order(run: Run) -> EventOrder | None:
         step_at, repeats = decode["start_s"].to_numpy(), np.ones(decode.height, np.int64)
         evict_at = run.evictions["time_s"].to_numpy()
         evict_slot = np.full(run.evictions.height, -1)
-        strangers = np.empty(0)
+        strangers = np.empty(0, np.int32)
     victim = _victims(run, measured)
     causes = run.evictions["cause"]
     by_admission, by_padding = ((causes == name).fill_null(False).to_numpy() for name in ("admission", "padding"))
@@ -82,38 +83,46 @@ def event_order(run: Run) -> EventOrder | None:
 
     seen, ended = admit >= 0, free >= 0
     parts = [int(ended.sum()), len(evict_at), int(seen.sum()) + len(strangers), len(step_at)]
-    unknown = np.full(len(strangers), -1)
-
-    def narrow(*columns: npt.NDArray[Any]) -> Narrow:
-        return np.concatenate([column.astype(np.int32) for column in columns])
-
     at = np.concatenate([free[ended], evict_at, admit[seen], strangers, step_at])
     kind = np.repeat(np.array([FREE, EVICT, ADMIT, STEP], np.int8), parts)
     # equal times: a request ends, then something is evicted, then the next is admitted, then a step runs
-    order = np.lexsort((kind, at))
+    order = np.argsort(at, kind="stable") if measured else np.lexsort((kind, at))
+    times = None if measured else at[order]
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
     kind = kind[order]
-    request = narrow(rows[ended], victim, rows[seen], unknown, running)[order]
+    del at, order
+
+    def column(*values: npt.NDArray[Any] | int) -> Narrow:
+        """The parts (releases, evictions, admissions with a row, without one, steps) put where they belong."""
+        out = np.empty(len(place), np.int32)
+        begin = 0
+        for value, length in zip(values, (*parts[:2], int(seen.sum()), len(strangers), parts[3]), strict=True):
+            out[place[begin : begin + length]] = value
+            begin += length
+        return out
+
+    request = column(rows[ended], victim, rows[seen], -1, running)
     admitted, released = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
     for code, target in ((ADMIT, admitted), (FREE, released)):
         here = np.flatnonzero((kind == code) & (request >= 0))
         target[request[here]] = here
-    ones, others = np.ones(sum(parts[:3])), np.full(parts[2] + parts[3], -1)
     return EventOrder(
         kind=kind,
         request=request,
-        value=narrow(slot[ended], evict_slot, slot[seen], unknown, bucket)[order],
-        repeats=narrow(ones, repeats)[order],
-        cause=narrow(np.full(parts[0], -1), cause, others)[order].astype(np.int8),
+        value=column(slot[ended], evict_slot, slot[seen], -1, bucket),
+        repeats=column(1, 1, 1, 1, repeats),
+        cause=column(-1, cause, -1, -1, -1).astype(np.int8),
         admitted=admitted,
         released=released,
-        time_s=None if measured else at[order],
+        time_s=times,
     )
 
 
 def _unjoined(run: Run) -> npt.NDArray[Any]:
     """Positions of admissions in the log that no request row belongs to; they take slots all the same."""
     assert run.steps is not None
-    prefill = run.steps.filter(run.steps["kind"] == "prefill")["order"]
+    prefill = run.steps["order"].filter(run.steps["kind"] == "prefill")
     joined = run.requests["admit_order"].drop_nulls()
     return np.setdiff1d(prefill.to_numpy(), joined.to_numpy())
 

@@ -19,6 +19,7 @@ from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
 from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
 from slotgrid.run.readers.metrics import read_metrics
+from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.row_table import Ints, RowTable
 from slotgrid.run.readers.rows import TWO_TURN, RequestRow
 from slotgrid.run.readers.sessions import session_indices
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # written on a clock that does not start with the run
 _OTHER_ORIGIN = {AIPERF.name, GUIDELLM, VLLM_BENCH}
+_STRETCH = 65_536
 
 
 def read_run(
@@ -357,7 +359,7 @@ class _Assembly:
             "admit_s": pl.repeat(None, len(rows), dtype=pl.Float64, eager=True),
             "first_token_s": nullable(table.seconds("first_token_s")[rows]),
             "finish_s": nullable(table.seconds("finish_s")[rows]),
-            "request_id": pl.Series("", (table.ids[i] for i in rows.tolist()), dtype=pl.String),
+            "request_id": _strings(table.ids, rows),
             "slot": of_log("slot"),
             "admit_order": of_log("admit_order"),
             "finish_order": of_log("finish_order"),
@@ -383,7 +385,7 @@ class _Assembly:
         if scan is not None and logged is not None:
             if _lookups_readable(scan):
                 columns["cached_tokens"] = nullable(logged.cached_tokens).cast(pl.Int64)
-            columns["request_id"] = pl.Series("", iter(scan.requests), dtype=pl.String)
+            columns["request_id"] = _strings(scan.requests, np.arange(count))
             for name in ("slot", "admit_order", "finish_order"):
                 columns[name] = nullable(getattr(logged, name))
         return pl.DataFrame(columns)
@@ -449,6 +451,17 @@ class _Assembly:
         if slots_seen > config.slots:
             raise InputError(f"slots: the log used {slots_seen} slots, more than the {config.slots} of {where}")
         return config, where
+
+
+def _strings(names: Names, rows: Ints) -> pl.Series:
+    """The names of these rows, made a stretch at a time: as Python text all of them would need much memory."""
+    import polars as pl
+
+    parts = [
+        pl.Series([names[i] for i in rows[begin : begin + _STRETCH].tolist()], dtype=pl.String)
+        for begin in range(0, max(len(rows), 1), _STRETCH)
+    ]
+    return pl.concat(parts)
 
 
 def _lookups_readable(scan: LogScan) -> bool:

@@ -116,13 +116,14 @@ def read_rows(found: Found, meter: Meter, warn: Callable[[str], None]) -> tuple[
     kinds: list[str] = []
     for path in found.rows:
         shape: Shape | None = None
+        name = str(path)
         for number, data in json_lines(path, meter, warn):
-            where = f"{path}: line {number}"
+            where = f"{name}: line {number}"
             if shape is None or not shape.keys <= data.keys():
                 shape = _shape(data, where)
             if shape.name not in kinds:
                 kinds.append(shape.name)
-            table.add(shape.read(data, where), path, number)
+            table.add(shape.read(data, where), name, number)
     for path in found.results:
         report = _result(path)
         if report is None:

@@ -180,8 +180,6 @@ class _Scanner:
             self.result.cut_lines += 1
 
     def _block(self, data: bytes) -> None:
-        if b"\x1b" in data:
-            data = _COLOUR.sub(b"", data)
         position = 0
         for match in _START.finditer(data) if b"max_num_seqs" in data or b"Prefix block" in data else ():
             self._tagged(data, _TAGGED.findall(data, position, match.start()), position)
@@ -208,8 +206,10 @@ class _Scanner:
         """Take in the tagged texts of a block from ``position`` on, in their order."""
         if b"[PFX]" in data:
             self._heads(data, position)
-        for text, group in groupby(texts):
+        for raw, group in groupby(texts):
             times = len(list(group))
+            # colour codes are taken off what is tagged, not off the whole log
+            text = _COLOUR.sub(b"", raw) if b"\x1b" in raw else raw
             if text.startswith(b"[BUCKET]"):
                 self.result.bucket_lines += times
                 if text not in self._bucket_of:
@@ -220,7 +220,7 @@ class _Scanner:
                         self._bucket_of = {text: self._bucket_of[text]}
                 found = self._bucket_of[text]
                 if found is None or not 1 <= found[0] <= found[1]:
-                    self._not_read("[BUCKET]", data, text, times)
+                    self._not_read("[BUCKET]", data, raw, times)
                 else:
                     self._step(*found, times)
             else:
@@ -228,13 +228,13 @@ class _Scanner:
                 tag = text[7 : text.find(b"]", 7)]
                 handler = self._handlers.get(tag)
                 if handler is not None:
-                    self._text, self._data = text, data
+                    self._text, self._data = raw, data
                     for _ in range(times):
                         if not handler(text):
-                            self._not_read(f"[PFX] [{tag.decode()}]", data, text, 1)
+                            self._not_read(f"[PFX] [{tag.decode()}]", data, raw, 1)
                 elif tag not in _KNOWN_QUIET:
                     match = _PFX.match(text)
-                    self._not_read(f"[PFX] [{match[1].decode()}]" if match else "[PFX]", data, text, times)
+                    self._not_read(f"[PFX] [{match[1].decode()}]" if match else "[PFX]", data, raw, times)
 
     def _heads(self, data: bytes, position: int) -> None:
         """What stands before the tag: the clock (does it go back?) and the engine process (more than one?)."""
@@ -244,6 +244,8 @@ class _Scanner:
             start = max(found - _HEAD_BYTES, 0)
             start = max(start, data.rfind(b"\n", start, found) + 1, data.rfind(b"\r", start, found) + 1)
             head = data[start:found]
+            if b"\x1b" in head:
+                head = _COLOUR.sub(b"", head)
             clock = _CLOCK.search(head)
             if clock is not None:
                 # 12-31 to 01-01 is a new year, not a step back
