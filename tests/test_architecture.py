@@ -21,9 +21,10 @@ MAY_IMPORT = {
     "run": {"plan"},
     "engine": {"plan", "profile", "run"},
     "stacks": {"profile", "run"},
+    "diagnose": {"profile", "run"},
     "search": {"plan", "engine", "profile", "workload"},
-    "report": {"plan", "workload", "profile", "run", "engine", "search", "stacks"},
-    "cli": {"plan", "workload", "profile", "run", "engine", "search", "stacks", "report"},
+    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks"},
+    "cli": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "report"},
 }
 
 

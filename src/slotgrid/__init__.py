@@ -12,17 +12,21 @@ from slotgrid._version import __version__
 
 if TYPE_CHECKING:
     from slotgrid.config import ServingConfig
+    from slotgrid.diagnose import Diagnosis
+    from slotgrid.diagnose import diagnose as diagnose  # type: ignore[no-redef]  # the room is its verb, see _verb
     from slotgrid.engine import RuleSet, simulate
     from slotgrid.errors import InputError, RunError, SlotgridError, UnmeasuredError
     from slotgrid.plan import Client, InputPlan, Session, Turn, load_plan
     from slotgrid.profile import StackProfile, load_profile
-    from slotgrid.run import Run, load_run, save_run
+    from slotgrid.run import Run, load_run, read_run, save_run
     from slotgrid.search import SearchResult, SearchSpace
     from slotgrid.search import search as search  # type: ignore[no-redef]  # the room is its verb, see _verb
     from slotgrid.workload import Workload, load_workload
 
 _HOMES = {
     "ServingConfig": "slotgrid.config",
+    "Diagnosis": "slotgrid.diagnose",
+    "diagnose": "slotgrid.diagnose",
     "RuleSet": "slotgrid.engine",
     "simulate": "slotgrid.engine",
     "InputError": "slotgrid.errors",
@@ -38,6 +42,7 @@ _HOMES = {
     "load_profile": "slotgrid.profile",
     "Run": "slotgrid.run",
     "load_run": "slotgrid.run",
+    "read_run": "slotgrid.run",
     "save_run": "slotgrid.run",
     "SearchResult": "slotgrid.search",
     "SearchSpace": "slotgrid.search",
@@ -48,6 +53,7 @@ _HOMES = {
 
 __all__ = [
     "Client",
+    "Diagnosis",
     "InputError",
     "InputPlan",
     "RuleSet",
@@ -63,10 +69,12 @@ __all__ = [
     "UnmeasuredError",
     "Workload",
     "__version__",
+    "diagnose",
     "load_plan",
     "load_profile",
     "load_run",
     "load_workload",
+    "read_run",
     "save_run",
     "search",
     "simulate",

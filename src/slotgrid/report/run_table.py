@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 def run_report(run: Run, console: Console) -> None:
     """Print totals, the step histogram and what was outside the measured range."""
     facts = [
-        f"slots {run.config.slots}",
-        f"max running {run.config.max_running}",
+        f"slots {run.config.slots}" if run.config else "",
+        f"max running {run.config.max_running}" if run.config else "",
         f"rules {run.rules}" if run.rules else "",
         f"turnaround {run.turnaround_s * 1000:g} ms" if run.turnaround_s is not None else "",
     ]
-    console.print(f"{run.source} run of plan {run.plan_id} on buckets {','.join(map(str, run.config.buckets))}")
+    buckets = ",".join(map(str, run.config.buckets)) if run.config else "not known"
+    console.print(f"{run.source} run of plan {run.plan_id} on buckets {buckets}")
     console.print(", ".join(fact for fact in facts if fact))
     totals = Table(box=None, show_header=False)
     totals.add_row(
@@ -34,16 +35,20 @@ def run_report(run: Run, console: Console) -> None:
     totals.add_row("padding", padding, f"{run.decode_steps} decode steps")
     totals.add_row("reused", f"{run.reused} of {run.returns}", "returning requests that found their prefix in a slot")
     totals.add_row("tokens", f"{run.computed_tokens}", f"computed in prefill, {run.cached_tokens} taken from slots")
-    totals.add_row(
-        "evictions",
-        f"{run.evictions.height}",
-        f"{run.evicted('admission')} by admission, {run.evicted('padding')} by padding",
-    )
+    if run.evictions is None:
+        totals.add_row("evictions", "not observed", "")
+    else:
+        totals.add_row(
+            "evictions",
+            f"{run.evictions.height}",
+            f"{run.evicted('admission')} by admission, {run.evicted('padding')} by padding",
+        )
     console.print(totals)
-    steps = Table("running", "bucket", "steps", box=None)
-    for row in run.histogram.iter_rows():
-        steps.add_row(*map(str, row))
-    console.print(steps)
+    if run.histogram is not None:
+        steps = Table("running", "bucket", "steps", box=None)
+        for row in run.histogram.iter_rows():
+            steps.add_row(*map(str, row))
+        console.print(steps)
     for text in run.extrapolated:
         console.print(f"outside the measured range: {text}")
     for text in run.notes:

@@ -31,10 +31,15 @@ _PLAIN = (
 def save_run(run: Run, folder: str | Path) -> None:
     """Write ``run.json`` and the tables; ``run.json`` comes last, so a folder that has it is whole."""
     target = Path(folder)
+    absent = [name for name in TABLES if getattr(run, name) is None]
     for name in TABLES:
-        table = getattr(run, name)
-        files.write_table(target / f"{name}.parquet", table.write_parquet)
-    data: dict[str, Any] = {"format": FORMAT, "slotgrid": __version__, "config": run.config.to_dict()}
+        if name in absent:
+            # a table of an earlier run in this folder must not pass for this one's
+            (target / f"{name}.parquet").unlink(missing_ok=True)
+        else:
+            files.write_table(target / f"{name}.parquet", getattr(run, name).write_parquet)
+    config = None if run.config is None else run.config.to_dict()
+    data: dict[str, Any] = {"format": FORMAT, "slotgrid": __version__, "config": config, "not_observed": absent}
     data.update({key: getattr(run, key) for key in _PLAIN})
     data.update(extrapolated=list(run.extrapolated), notes=list(run.notes), details=dict(run.details))
     files.write_json(target / "run.json", data)
@@ -48,8 +53,10 @@ def load_run(folder: str | Path) -> Run:
     data = files.read_json(target / "run.json")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f'{target / "run.json"}: not a run; expected "format": "{FORMAT}"')
-    tables = {}
+    tables: dict[str, Any] = dict.fromkeys(TABLES)
     for name in TABLES:
+        if name in data.get("not_observed", ()) and name != "requests":
+            continue
         path = target / f"{name}.parquet"
         try:
             tables[name] = pl.read_parquet(path)
@@ -57,7 +64,7 @@ def load_run(folder: str | Path) -> Run:
             raise InputError(f"{path}: cannot read: {str(error).splitlines()[0]}") from None
     try:
         return Run(
-            config=ServingConfig.from_dict(data["config"]),
+            config=None if data["config"] is None else ServingConfig.from_dict(data["config"]),
             steps=tables["steps"],
             requests=tables["requests"],
             evictions=tables["evictions"],

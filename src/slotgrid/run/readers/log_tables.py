@@ -1,0 +1,189 @@
+"""From the events of a log to arrays and tables: steps, evictions with their cause, what happened to each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from slotgrid.run.readers.vllm_rbln_log import ALLOC, EVICT, FREE, HIT, PARTIAL, PREEMPT, RESTART, STEP, LogScan
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# narrow on purpose: a long log has millions of events
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+ADMISSION, PADDING, UNKNOWN = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class LogTables:
+    """What a log says, by request index of its scan. -1 stands for not seen.
+
+    slot, admit_order, finish_order, cached_tokens: one entry a request; steps_owned: decode steps between its admission
+    and its release; admissions: how often it was admitted.
+    eviction_*: one entry an eviction: position, victim (request index or -1), slot, cause code.
+    work_*: one entry an admission or group of equal decode steps, in order: position, request (-1 for steps), running,
+    bucket (-1 for admissions), repeats.
+    """
+
+    slot: Ints
+    admit_order: Ints
+    finish_order: Ints
+    cached_tokens: Ints
+    steps_owned: Ints
+    admissions: Ints
+    eviction_order: Ints
+    eviction_victim: Ints
+    eviction_slot: Ints
+    eviction_cause: Ints
+    work_order: Ints
+    work_request: Ints
+    work_running: Ints
+    work_bucket: Ints
+    work_repeats: Ints
+    other_running: int
+    restarts: int
+
+    @property
+    def step_buckets(self) -> list[int]:
+        """The buckets that ran, ascending."""
+        return [int(size) for size in np.unique(self.work_bucket[self.work_bucket >= 0])]
+
+    @property
+    def steps(self) -> int:
+        return int(self.work_repeats[self.work_bucket >= 0].sum(dtype=np.int64))
+
+
+def log_tables(scan: LogScan) -> LogTables:
+    """Arrays of a scan. A request without a lookup line has 0 cached tokens: nothing of it was looked up."""
+    table = np.frombuffer(scan.table, np.int32).reshape(-1, 4) if scan.events else np.empty((0, 4), np.int32)
+    kind, first, second, count = table[:, 0].astype(np.int8), table[:, 1], table[:, 2], table[:, 3]
+    position = np.arange(scan.events, dtype=np.int32)
+    is_step, allocs, frees = kind == STEP, kind == ALLOC, kind == FREE
+
+    change = allocs.astype(np.int32) - (frees | (kind == PREEMPT))
+    in_flight = np.cumsum(change, dtype=np.int32)
+    for at in position[kind == RESTART]:
+        # the requests of the old process never finish
+        in_flight[at:] -= in_flight[at]
+    other = int(count[is_step & (first != in_flight)].sum(dtype=np.int64))
+    del change, in_flight
+
+    def by_request(which: Bools, values: Ints, missing: int = -1) -> Ints:
+        out = np.full(len(scan.requests), missing, np.int32)
+        # the last entry wins: after a preemption, the admission that led to the answer
+        out[first[which]] = values[which]
+        return out
+
+    admit_order, finish_order = by_request(allocs, position), by_request(frees, position)
+    unit = scan.block_tokens or 128
+    cached = by_request(kind == PARTIAL, count, missing=0)
+    hits = kind == HIT
+    cached[first[hits]] = count[hits] * unit
+    steps_before = np.cumsum(np.where(is_step, count, 0), dtype=np.int32)
+    owned = np.full(len(scan.requests), -1, np.int32)
+    whole = (admit_order >= 0) & (finish_order >= 0)
+    owned[whole] = steps_before[finish_order[whole]] - steps_before[admit_order[whole]]
+    del steps_before
+
+    evictions = position[kind == EVICT]
+    work = is_step | allocs
+    step = is_step[work]
+    return LogTables(
+        slot=by_request(allocs, second),
+        admit_order=admit_order,
+        finish_order=finish_order,
+        cached_tokens=cached,
+        steps_owned=owned,
+        admissions=np.bincount(first[allocs], minlength=len(scan.requests)).astype(np.int32),
+        eviction_order=evictions,
+        eviction_victim=first[evictions],
+        eviction_slot=second[evictions],
+        eviction_cause=_causes(kind, second, count, evictions, scan.bucket_lines > 0),
+        work_order=position[work],
+        work_request=np.where(step, np.int32(-1), first[work]),
+        # on an admission the count is how many decode meanwhile
+        work_running=np.where(step, first[work], count[work]),
+        work_bucket=np.where(step, second[work], np.int32(-1)),
+        work_repeats=np.where(step, count[work], np.int32(1)),
+        other_running=other,
+        restarts=int((kind == RESTART).sum()),
+    )
+
+
+def _causes(kind: npt.NDArray[np.int8], second: Ints, count: Ints, evictions: Ints, with_steps: bool) -> Ints:
+    """The line does not name its caller; its neighbour does: the admission's own ALLOC of the same slot follows at
+    once, and the padding slot's decode step follows at once. Without step lines the slot freed for padding and taken
+    by the next admission looks the same as the former."""
+    causes = np.full(len(evictions), UNKNOWN, np.int32)
+    told = (evictions + 1 < len(kind)) & (count[evictions] > 0)
+    at = evictions[told]
+    own = (kind[at + 1] == ALLOC) & (second[at + 1] == second[at])
+    if with_steps:
+        causes[told] = np.select([own, kind[at + 1] == STEP], [ADMISSION, PADDING], UNKNOWN)
+    else:
+        causes[told] = np.where(own, UNKNOWN, PADDING)
+    return causes
+
+
+def nullable(values: npt.NDArray[np.generic], known: Bools | None = None) -> pl.Series:
+    """A column with nulls where not known; by default where negative (integers) or NaN (seconds)."""
+    import polars as pl
+
+    column = pl.Series(values)
+    if known is None:
+        known = ~np.isnan(values) if values.dtype.kind == "f" else values >= 0  # type: ignore[operator]
+    if bool(np.all(known)):
+        return column
+    return pl.select(pl.when(pl.Series(known)).then(column)).to_series()
+
+
+def _of(values: Ints, request: Ints) -> Ints:
+    """The value of each request, -1 where there is no request."""
+    return np.where(request >= 0, values[request], np.int32(-1)) if len(values) else request
+
+
+def eviction_table(tables: LogTables, session: Ints, turn: Ints) -> pl.DataFrame:
+    """The evictions of a run; ``session`` and ``turn`` by request index of the scan, -1 not known."""
+    import polars as pl
+
+    victim = tables.eviction_victim
+    causes = pl.Series(["admission", "padding", None], dtype=pl.String)
+    return pl.DataFrame(
+        {
+            "time_s": pl.repeat(None, len(victim), dtype=pl.Float64, eager=True),
+            "session": nullable(_of(session, victim)).cast(pl.Int64),
+            "cause": causes.gather(pl.Series(tables.eviction_cause)),
+            "order": tables.eviction_order,
+            "turn": nullable(_of(turn, victim)).cast(pl.Int64),
+            "slot": tables.eviction_slot,
+        }
+    )
+
+
+def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> pl.DataFrame:
+    """Prefills and decode steps of a run in the order of the log; equal steps in a row are one row."""
+    import polars as pl
+
+    request = tables.work_request
+    count = len(request)
+    kinds = pl.Series(["prefill", "decode"], dtype=pl.Enum(["prefill", "decode"]))
+    return pl.DataFrame(
+        {
+            "start_s": pl.repeat(None, count, dtype=pl.Float64, eager=True),
+            "duration_s": pl.repeat(None, count, dtype=pl.Float64, eager=True),
+            "kind": kinds.gather(pl.Series((tables.work_bucket >= 0).astype(np.int32))),
+            "running": tables.work_running,
+            "bucket": nullable(tables.work_bucket),
+            "session": nullable(_of(session, request)),
+            "turn": nullable(_of(turn, request)),
+            "computed_tokens": nullable(_of(computed, request)),
+            "order": tables.work_order,
+            "repeats": tables.work_repeats,
+        }
+    )

@@ -1,0 +1,101 @@
+"""Many short names in little memory: one run of bytes and where each begins, looked up by hash."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class Names:
+    """A list of names (bytes); an absent one is None. A third of the memory of a list of str."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._ends = array("q")
+        self._absent: set[int] = set()
+        self._lookup: tuple[Ints, Ints] | None = None
+
+    def add(self, name: bytes | None) -> int:
+        """Append a name; returns its index."""
+        if name is None:
+            self._absent.add(len(self._ends))
+        else:
+            self._bytes += name
+        self._ends.append(len(self._bytes))
+        return len(self._ends) - 1
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def raw(self, index: int) -> bytes | None:
+        if index in self._absent:
+            return None
+        begin = self._ends[index - 1] if index else 0
+        return bytes(self._bytes[begin : self._ends[index]])
+
+    def __getitem__(self, index: int) -> str | None:
+        raw = self.raw(index)
+        return None if raw is None else raw.decode(errors="replace")
+
+    def __iter__(self) -> Iterator[str | None]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def any_present(self) -> bool:
+        return len(self._absent) < len(self._ends)
+
+    def hashes(self) -> Ints:
+        """64-bit hash of each name; 0 where there is none."""
+        data, ends = bytes(self._bytes), self._ends
+        made = np.empty(len(ends), np.int64)
+        begin = 0
+        for i, end in enumerate(ends):
+            made[i] = hash(data[begin:end])
+            begin = end
+        made[list(self._absent)] = 0
+        return made
+
+    def doubles(self) -> Iterator[tuple[int, int]]:
+        """(index of the first, index of a later one) for every name that is there more than once."""
+        hashes = self.hashes()
+        order = np.argsort(hashes, kind="stable")
+        same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+        seen: dict[bytes, int] = {}
+        for at in same.tolist():
+            for index in (int(order[at]), int(order[at + 1])):
+                raw = self.raw(index)
+                if raw is None:
+                    continue
+                first = seen.setdefault(raw, index)
+                if first != index:
+                    yield first, index
+
+    def first_double(self) -> str | None:
+        """A name that is there twice, or None."""
+        found = next(self.doubles(), None)
+        return None if found is None else self[found[0]]
+
+    def find(
+        self, names: Iterable[tuple[int, bytes]], form: Callable[[bytes], bytes | None]
+    ) -> Iterator[tuple[int, int]]:
+        """(index here, index given) where ``form`` of a given (index, name) is a name here. Names here are unique."""
+        if self._lookup is None:
+            mine = self.hashes()
+            order = np.argsort(mine, kind="stable")
+            self._lookup = mine[order], order
+        hashes, order = self._lookup
+        made = [(r, key) for r, name in names if (key := form(name)) is not None]
+        if not made or not len(order):
+            return
+        theirs = np.fromiter((hash(key) for _, key in made), np.int64, len(made))
+        at = np.minimum(np.searchsorted(hashes, theirs), len(order) - 1)
+        for k in np.flatnonzero(hashes[at] == theirs).tolist():
+            r, key = made[k]
+            i = int(order[at[k]])
+            if self.raw(i) == key:
+                yield i, r
