@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
-from slotgrid.cli import plan, profile, search, simulate, workload
+from slotgrid.cli import compile, plan, profile, replay, search, serve, simulate, workload
 from slotgrid.errors import SlotgridError
 
 # what a shell reports for a process that ctrl-c ended
@@ -29,6 +29,9 @@ app.add_typer(workload.app, name="workload")
 app.add_typer(profile.app, name="profile")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("compile")(compile.compile_)
+app.command("serve")(serve.serve)
+app.command("replay")(replay.replay)
 
 
 def _version(value: bool) -> None:

@@ -1,0 +1,1 @@
+"""Readers: one per kind of log, each gives a Run."""
