@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from slotgrid import files
 from slotgrid.engine.rules import find_rules, pick_turnaround
-from slotgrid.errors import InputError
+from slotgrid.errors import RunError
 from slotgrid.plan import InputPlan, Turn
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers.event_log import run_from_events
 
 if TYPE_CHECKING:
-    from slotgrid.serve.engine import Engine
+    from slotgrid.serve.engine import Engine, StepReport
 
 EVENTS = "events.jsonl"
 
@@ -83,7 +83,6 @@ def replay_in_process(
     from slotgrid.serve.backend import on_cores, split_cores
     from slotgrid.serve.events import EventLog
     from slotgrid.serve.load import load_engine
-    from slotgrid.serve.tokens import FIRST_WORD
 
     rule_set = find_rules(rules)
     gap_s = pick_turnaround(rule_set, turnaround_s, plan.turnaround_s, None)
@@ -97,7 +96,13 @@ def replay_in_process(
         with open(path, "w", encoding="utf-8") as stream, on_cores(None if cores is None else cores[0]):
             engine = load_engine(made, config=config, rules=rules, events=EventLog(stream, clock))
             engine.log_start(versions=made.versions, clock="cpu")
-            _drive(engine, clock, plan, gap_s, (FIRST_WORD, made.shape.vocabulary), progress)
+            finished = 0
+            for report in drive(engine, clock, plan, gap_s, made.shape.vocabulary):
+                finished += sum(output.finish_reason is not None for output in report.outputs)
+                if progress is not None:
+                    progress(finished, plan.turn_count)
+            if finished != plan.turn_count:
+                raise RunError(f"plan {plan.plan_id}: only {finished} of {plan.turn_count} requests were served")
         run = run_from_events(path)
     run = replace(
         run,
@@ -117,21 +122,17 @@ def replay_in_process(
     return run
 
 
-def _drive(
-    engine: Engine,
-    clock: CpuClock,
-    plan: InputPlan,
-    gap_s: float,
-    token_range: tuple[int, int],
-    progress: Callable[[int, int], None] | None,
-) -> None:
+def drive(
+    engine: Engine, clock: CpuClock, plan: InputPlan, turnaround_s: float, vocabulary: int
+) -> Iterator[StepReport]:
+    """Feed a plan to an engine, step by step; the clock ticks during steps and jumps over waits."""
     from slotgrid.serve.generation import Request
+    from slotgrid.serve.tokens import FIRST_WORD
 
     clients = _clients(plan)
     # (time, session, turn, client)
     future: list[tuple[int, int, int, int]] = []
     sender: dict[str, int] = {}
-    finished = 0
 
     def send_later(c: int, t_ns: int) -> None:
         client = clients[c]
@@ -149,7 +150,7 @@ def _drive(
             planned = client.turns[client.next][2]
             if turn == 0:
                 client.context = []
-            client.context += _new_tokens(plan.plan_id, session, turn, planned.new_tokens, token_range)
+            client.context += _new_tokens(plan.plan_id, session, turn, planned.new_tokens, (FIRST_WORD, vocabulary))
             request = Request(
                 id=f"s{session}t{turn}",
                 prompt=tuple(client.context),
@@ -164,7 +165,7 @@ def _drive(
             report = engine.step()
         if report is None:
             if not future:
-                break
+                return
             clock.jump(future[0][0])
             continue
         for output in report.outputs:
@@ -173,18 +174,14 @@ def _drive(
             client.context.append(output.token)
             if output.finish_reason is None:
                 continue
-            finished += 1
             wait_s = client.turns[client.next][2].tool_wait_s
             client.next += 1
-            after = report.end_ns + _ns(wait_s + gap_s)
+            after = report.end_ns + _ns(wait_s + turnaround_s)
             if client.next < len(client.turns):
                 planned_s = client.turns[client.next][2].arrival_s
                 # a turn is never sent before the answer it builds on
                 send_later(c, after if planned_s is None else max(report.end_ns, _ns(planned_s)))
-        if progress is not None:
-            progress(finished, plan.turn_count)
-    if finished != plan.turn_count:
-        raise InputError(f"plan {plan.plan_id}: only {finished} of {plan.turn_count} requests could be served")
+        yield report
 
 
 def _clients(plan: InputPlan) -> list[_Client]:
