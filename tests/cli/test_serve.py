@@ -199,10 +199,10 @@ def test_a_client_that_goes_away_is_cancelled(server: Server, stream: bool) -> N
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(head.encode() + body)
-        server.wait_event(event="allocate", request=f"cmpl-{name}")
-    finish = server.wait_event(event="finish", request=f"cmpl-{name}")
-    assert finish["reason"] == "cancelled"
-    assert finish["output_tokens"] < 1000
+        server.wait_event(event="allocation", request=f"cmpl-{name}")
+    release = server.wait_event(event="release", request=f"cmpl-{name}")
+    assert release["cancelled"]
+    assert release["output_tokens"] < 1000
     assert server.metric("vllm:request_success_total", finished_reason="abort") >= 1
 
 
@@ -214,7 +214,7 @@ def test_request_ids_are_the_clients_and_unique_while_served(server: Server) -> 
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: twin\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(head.encode() + content)
-        server.wait_event(event="allocate", request="cmpl-twin")
+        server.wait_event(event="allocation", request="cmpl-twin")
         status, answer = server.post("/v1/completions", body, X_Request_Id="twin")
         assert (status, answer["error"]["param"]) == (400, "x-request-id")
 
@@ -285,7 +285,7 @@ def test_metrics_have_vllms_names_and_add_up(server: Server) -> None:
 
 def test_the_event_log_is_a_run(server: Server) -> None:
     server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2, **GREEDY}, X_Request_Id="last")
-    server.wait_event(event="finish", request="cmpl-last")
+    server.wait_event(event="release", request="cmpl-last")
     run = run_from_events(server.events)
     assert run.decode_steps > 0
     assert run.requests.filter(run.requests["request_id"] == "cmpl-last").height == 1

@@ -14,7 +14,9 @@ from slotgrid.run.readers.event_log import run_from_events
 START = {
     "event": "start",
     "t_ns": 1_000,
-    "source": "slotgrid-serve",
+    "pid": 7,
+    "format": "slotgrid-events/1",
+    "writer": "slotgrid-serve 0",
     "clock": "monotonic",
     "versions": {"jax": "1"},
     "config": {"buckets": [1, 2], "slots": 2, "max_running": 2},
@@ -24,36 +26,38 @@ START = {
 MS = 1_000_000
 
 
-def arrival(t_ms: int, request: str, prompt: int, **more: Any) -> dict[str, Any]:
-    return {"event": "arrival", "t_ns": t_ms * MS, "request": request, "prompt_tokens": prompt, **more}
+def at(t_ms: int, event: str, **fields: Any) -> dict[str, Any]:
+    return {"event": event, "t_ns": t_ms * MS, "pid": 7, **fields}
 
 
-def step(number: int, start_ms: int, end_ms: int, kind: str, running: int, **more: Any) -> list[dict[str, Any]]:
-    begin = {"event": "step_start", "t_ns": start_ms * MS, "step": number, "kind": kind, "running": running, **more}
-    return [begin, {"event": "step_end", "t_ns": end_ms * MS, "step": number, "kind": kind}]
+def allocation(t_ms: int, request: str, slot: int, prompt: int, arrival_ms: int, **more: Any) -> dict[str, Any]:
+    arrival_ns = arrival_ms * MS
+    return at(t_ms, "allocation", request=request, slot=slot, prompt_tokens=prompt, arrival_ns=arrival_ns, **more)
 
 
-def finish(t_ms: int, request: str, output: int, reason: str = "length") -> dict[str, Any]:
-    return {"event": "finish", "t_ns": t_ms * MS, "request": request, "output_tokens": output, "reason": reason}
+def step(
+    number: int, start_ms: int, end_ms: int, kind: str, running: int, *done: str, **more: Any
+) -> list[dict[str, Any]]:
+    """A step that ends the requests in ``done``, each with two output tokens."""
+    end = at(end_ms, "step_end", step=number)
+    if done:
+        end["finished"] = [{"request": name, "output_tokens": 2, "reason": "length"} for name in done]
+    return [at(start_ms, "step_start", step=number, kind=kind, running=running, **more), end]
 
 
 EVENTS = [
     START,
-    arrival(100, "a", 10, prefix="x"),
-    {"event": "allocate", "t_ns": 100 * MS, "request": "a", "slot": 0},
+    allocation(100, "a", 0, 10, 100, prefix="x"),
     *step(0, 100, 130, "prefill", 0, request="a", computed_tokens=10),
-    *step(1, 130, 140, "decode", 1, bucket=1),
-    finish(140, "a", 2),
-    {"event": "release", "t_ns": 140 * MS, "request": "a", "slot": 0},
-    arrival(150, "b", 3, prefix=None),
+    *step(1, 130, 140, "decode", 1, "a", bucket=1),
+    at(140, "release", request="a", slot=0),
+    allocation(150, "b", 1, 3, 150),
     *step(2, 150, 170, "prefill", 0, request="b", computed_tokens=3),
-    arrival(160, "a2", 13, prefix="x"),
-    {"event": "hit", "t_ns": 170 * MS, "request": "a2", "from_slot": 0, "cached_tokens": 8},
+    allocation(170, "a2", 2, 13, 160, prefix="x"),
+    at(170, "hit", request="a2", slot=0, cached_tokens=8),
     *step(3, 170, 200, "prefill", 1, request="a2", computed_tokens=5),
-    *step(4, 200, 212, "decode", 2, bucket=2),
-    finish(212, "a2", 2),
-    finish(212, "b", 2),
-    {"event": "evict", "t_ns": 220 * MS, "slot": 1, "request": "b", "cause": "padding"},
+    *step(4, 200, 212, "decode", 2, "b", "a2", bucket=2),
+    at(220, "eviction", slot=1, request="b", cause="padding"),
 ]
 
 
@@ -90,23 +94,17 @@ def test_it_is_saved_and_loaded_like_any_run(tmp_path: Path) -> None:
 
 
 def test_stated_sessions_are_taken(tmp_path: Path) -> None:
-    events = [{**event, "session": 5, "turn": 2} if event["event"] == "arrival" else event for event in EVENTS[:8]]
+    events = [{**event, "session": 5, "turn": 2} if event["event"] == "allocation" else event for event in EVENTS[:7]]
     run = run_from_events(write(tmp_path / "events.jsonl", events))
     assert run.requests.select("session", "turn").rows() == [(5, 2)]
     assert run.notes == ()
 
 
 def test_what_did_not_finish_is_left_out_and_said(tmp_path: Path) -> None:
-    cut = [event for event in EVENTS if event.get("event") != "finish" or event["request"] == "a"]
-    run = run_from_events(write(tmp_path / "events.jsonl", cut, tail='{"event": "fin'))
-    assert run.requests.height == 1
-    assert "2 requests were not served to their end and are left out" in run.notes
+    run = run_from_events(write(tmp_path / "events.jsonl", EVENTS[:11], tail='{"event": "step_e'))
+    assert run.requests["request_id"].to_list() == ["a"]
+    assert "2 of 3 requests did not finish and are left out" in run.notes
     assert "the last line of the event log is cut off and was left out" in run.notes
-
-
-def test_a_cancelled_request_is_said(tmp_path: Path) -> None:
-    run = run_from_events(write(tmp_path / "e", [*EVENTS[:5], finish(140, "a", 1, "cancelled")]))
-    assert "1 requests were cancelled while they ran" in run.notes
 
 
 @pytest.mark.parametrize(
@@ -114,13 +112,16 @@ def test_a_cancelled_request_is_said(tmp_path: Path) -> None:
     [
         ([], "", "no start event"),
         (EVENTS[1:], "", "no start event"),
-        ([START, {"event": "arrival", "t_ns": 1, "request": "a"}], "", "line 2: arrival: prompt_tokens is missing"),
-        ([START, {"event": "step_end", "t_ns": 1, "step": 4}], "", "line 2: step_end: step 4 was not started"),
-        ([START, {"event": "step_start", "t_ns": 1, "step": 0, "kind": "draft"}], "", "allowed: prefill, decode"),
-        ([{**START, "config": {}}], "", "config has no 'buckets'"),
-        ([START], "nonsense\n", "line 2: not a JSON object"),
-        ([START, {"event": "party", "t_ns": 1}], "", "line 2: not a JSON object with an event and t_ns"),
-        ([START, {"event": "finish"}], "", "line 2: not a JSON object with an event and t_ns"),
+        ([START, START], "", "line 2: start: a second one"),
+        ([{**START, "format": "slotgrid-events/9"}], "", "line 1: start: format is 'slotgrid-events/9'"),
+        ([{**START, "config": {}}], "", "line 1: start: buckets is missing"),
+        ([START, at(1, "allocation", request="a")], "", "line 2: allocation: prompt_tokens is missing"),
+        ([START, at(1, "hit", request="a", cached_tokens=1)], "", "request 'a' has no allocation before it"),
+        ([START, at(1, "step_end", step=4)], "", "line 2: step_end: step 4 was not started"),
+        ([START, at(1, "step_start", step=0, kind="draft")], "", "allowed: prefill, decode"),
+        ([START], "nonsense\n", "line 2: not an event"),
+        ([START, at(1, "party")], "", "line 2: not an event"),
+        ([START, {"event": "hit"}], "", "line 2: not an event"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, events: list[dict[str, Any]], tail: str, words: str) -> None:

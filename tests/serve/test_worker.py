@@ -85,8 +85,8 @@ def test_a_full_disk_ends_the_event_log_and_is_said_once() -> None:
     said: list[OSError] = []
     log = EventLog(Full(), lambda: 0, said.append)
     for _ in range(3):
-        log.write("finish")
+        log.write("release")
         log.flush()
     assert [error.strerror for error in said] == ["No space left on device"]
     with pytest.raises(OSError, match="No space left"):
-        EventLog(Full(), lambda: 0).write("finish")
+        EventLog(Full(), lambda: 0).write("release")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from slotgrid._version import __version__
 from slotgrid.config import ServingConfig
-from slotgrid.serve.events import EventLog
+from slotgrid.serve.events import FORMAT, EventLog
 from slotgrid.serve.executor import StepResult
 from slotgrid.serve.generation import Request, Sampler, TextStream
 from slotgrid.serve.scheduler import Decode, Prefill, Scheduler
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length"]
 
 
 class Runner(Protocol):
@@ -61,7 +62,7 @@ class _Active:
     request: Request
     sampler: Sampler
     text: TextStream | None
-    cached_tokens: int = 0
+    arrival_ns: int
     tokens: list[int] = field(default_factory=list)
 
 
@@ -90,13 +91,18 @@ class Engine:
         self._active: dict[str, _Active] = {}
         self._steps = 0
 
-    def log_start(self, *, versions: dict[str, str], clock: str) -> None:
-        """The first event: what serves, with which configuration and rules."""
+    def log_start(self, *, versions: dict[str, str], clock: str, unix_ns: int | None = None) -> None:
+        """The first event: what serves, with which configuration and rules. unix_ns: the wall clock now."""
         self._events.write(
             "start",
-            source="slotgrid-serve",
-            clock=clock,
+            format=FORMAT,
+            writer=f"slotgrid-serve {__version__}",
             versions=versions,
+            # nothing foreign is wrapped
+            files={},
+            known=True,
+            unix_ns=unix_ns,
+            clock=clock,
             config=self._config.to_dict(),
             rules=self._scheduler.rules.name,
             block_tokens=self._chunk,
@@ -123,39 +129,38 @@ class Engine:
         """Queue a request, as of now unless ``arrival_ns`` is given."""
         arrival = self._events.clock_ns() if arrival_ns is None else arrival_ns
         text = None if self._token_bytes is None else TextStream(self._token_bytes, request.stop)
-        self._active[request.id] = _Active(request, Sampler(request), text)
+        self._active[request.id] = _Active(request, Sampler(request), text, arrival)
         self._scheduler.add(request.id, request.prompt, request.order)
-        self._events.write(
-            "arrival",
-            arrival,
-            request=request.id,
-            prompt_tokens=len(request.prompt),
-            session=request.session,
-            turn=request.turn,
-            prefix=_prefix(request.prompt, self._chunk),
-        )
 
     def cancel(self, request: str) -> None:
         """Give a request up; unknown ids (it may just have finished) are ignored."""
         active = self._active.get(request)
         if active is None:
             return
-        if self._scheduler.drop(request):
-            self._log_finish(self._active.pop(request), "cancelled", self._events.clock_ns())
-        else:
-            self._finish(request, "cancelled", self._events.clock_ns())
-        self._events.flush()
+        del self._active[request]
+        if not self._scheduler.drop(request):
+            gone = {"cancelled": True, "output_tokens": len(active.tokens)}
+            self._events.changes(self._scheduler.finish(request), released=gone)
+            self._events.flush()
 
     def step(self) -> StepReport | None:
         decision = self._scheduler.schedule()
         if decision is None:
             return None
-        self._events.changes(decision.changes)
-        report = self._prefill(decision) if isinstance(decision, Prefill) else self._decode(decision)
+        if isinstance(decision, Prefill):
+            self._events.changes(decision.changes, allocated=self._described(decision.request))
+            report = self._prefill(decision)
+        else:
+            self._events.changes(decision.changes)
+            report = self._decode(decision)
+        done = [output for output in report.outputs if output.finish_reason is not None]
+        self._events.write(
+            "step_end", report.end_ns, step=self._steps, finished=[self._finished(output) for output in done] or None
+        )
         self._steps += 1
-        for output in report.outputs:
-            if output.finish_reason is not None:
-                self._finish(output.request, output.finish_reason, report.end_ns)
+        for output in done:
+            del self._active[output.request]
+            self._events.changes(self._scheduler.finish(output.request))
         self._events.flush()
         return report
 
@@ -164,7 +169,6 @@ class Engine:
         prompt = active.request.prompt
         computed = len(prompt) - decision.cached_tokens
         start_ns = self._events.clock_ns()
-        active.cached_tokens = decision.cached_tokens
         self._events.write(
             "step_start",
             start_ns,
@@ -180,7 +184,6 @@ class Engine:
             result = self._runner.prefill_chunk(prompt[at : at + self._chunk], decision.slot, at)
         output = self._take(active, result, 0)
         end_ns = self._events.clock_ns()
-        self._events.write("step_end", end_ns, step=self._steps, kind="prefill")
         return StepReport(
             "prefill",
             start_ns,
@@ -205,7 +208,6 @@ class Engine:
         )
         outputs = tuple(self._take(entry, result, row) for row, entry in enumerate(active))
         end_ns = self._events.clock_ns()
-        self._events.write("step_end", end_ns, step=self._steps, kind="decode")
         return StepReport("decode", start_ns, end_ns, len(active), outputs)
 
     def _take(self, active: _Active, result: StepResult, row: int) -> Output:
@@ -226,21 +228,20 @@ class Engine:
             text += active.text.end()
         return Output(request.id, token, text, reason)
 
-    def _finish(self, request: str, reason: FinishReason, t_ns: int) -> None:
-        changes = self._scheduler.finish(request)
-        self._log_finish(self._active.pop(request), reason, t_ns)
-        self._events.changes(changes)
+    def _described(self, request: str) -> dict[str, Any]:
+        """What the log says of a request when it gets its slot."""
+        active = self._active[request]
+        return {
+            "prompt_tokens": len(active.request.prompt),
+            "arrival_ns": active.arrival_ns,
+            "session": active.request.session,
+            "turn": active.request.turn,
+            "prefix": _prefix(active.request.prompt, self._chunk),
+        }
 
-    def _log_finish(self, active: _Active, reason: FinishReason, t_ns: int) -> None:
-        self._events.write(
-            "finish",
-            t_ns,
-            request=active.request.id,
-            reason=reason,
-            prompt_tokens=len(active.request.prompt),
-            cached_tokens=active.cached_tokens,
-            output_tokens=len(active.tokens),
-        )
+    def _finished(self, output: Output) -> dict[str, Any]:
+        tokens = len(self._active[output.request].tokens)
+        return {"request": output.request, "output_tokens": tokens, "reason": output.finish_reason}
 
 
 def _prefix(prompt: tuple[int, ...], block_tokens: int) -> str | None:

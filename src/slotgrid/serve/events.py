@@ -1,12 +1,15 @@
-"""The event log: one JSON object a line, times in monotonic nanoseconds. Fields: docs/serve.md."""
+"""The event log (``slotgrid-events/1``): one JSON object a line, times in nanoseconds. Fields: docs/serve.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from slotgrid.serve.scheduler import Allocated, Change, Evicted, Hit
+
+FORMAT = "slotgrid-events/1"
 
 
 class EventLog:
@@ -20,28 +23,36 @@ class EventLog:
     ) -> None:
         self._stream = stream
         self._on_failure = on_failure
+        self._pid = os.getpid()
         self.clock_ns = clock_ns
 
     def write(self, event: str, t_ns: int | None = None, **fields: Any) -> None:
-        """One event, now unless ``t_ns`` is given. Raises OSError without ``on_failure``."""
+        """One event, now unless ``t_ns`` is given; fields that are None are left out. Raises OSError without
+        ``on_failure``."""
         if self._stream is None:
             return
-        line = json.dumps({"event": event, "t_ns": self.clock_ns() if t_ns is None else t_ns, **fields})
+        at = self.clock_ns() if t_ns is None else t_ns
+        known = {key: value for key, value in fields.items() if value is not None}
+        line = json.dumps({"event": event, "t_ns": at, "pid": self._pid, **known})
         self._guard(lambda stream: stream.write(line + "\n"))
 
-    def changes(self, changes: tuple[Change, ...]) -> None:
-        """What a scheduling decision did to the slots."""
+    def changes(
+        self,
+        changes: tuple[Change, ...],
+        *,
+        allocated: Mapping[str, Any] | None = None,
+        released: Mapping[str, Any] | None = None,
+    ) -> None:
+        """What happened to the slots; ``allocated`` and ``released`` are further fields of such events."""
         for change in changes:
             if isinstance(change, Allocated):
-                self.write("allocate", request=change.request, slot=change.slot)
+                self.write("allocation", request=change.request, slot=change.slot, **(allocated or {}))
             elif isinstance(change, Hit):
-                self.write(
-                    "hit", request=change.request, from_slot=change.from_slot, cached_tokens=change.cached_tokens
-                )
+                self.write("hit", request=change.request, slot=change.from_slot, cached_tokens=change.cached_tokens)
             elif isinstance(change, Evicted):
-                self.write("evict", slot=change.slot, request=change.request, cause=change.cause)
+                self.write("eviction", slot=change.slot, request=change.request, cause=change.cause)
             else:
-                self.write("release", request=change.request, slot=change.slot)
+                self.write("release", request=change.request, slot=change.slot, **(released or {}))
 
     def flush(self) -> None:
         if self._stream is not None:

@@ -92,7 +92,7 @@ async def _serve(
         engine = load_engine(
             artifact, config=options.config, rules=options.rules, events=events, token_bytes=tokenizer.token_bytes
         )
-        engine.log_start(versions=artifact.versions, clock="monotonic")
+        engine.log_start(versions=artifact.versions, clock="monotonic", unix_ns=time.time_ns())
         return engine
 
     def on_step(report: StepReport | None, load: Load) -> None:

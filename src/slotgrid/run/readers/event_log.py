@@ -12,23 +12,23 @@ from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
 from slotgrid.run.run import Run
 
-_EVENTS = {"start", "arrival", "allocate", "hit", "evict", "release", "step_start", "step_end", "finish"}
+FORMAT = "slotgrid-events/1"
+_EVENTS = {"start", "allocation", "hit", "miss", "eviction", "release", "step_start", "step_end"}
 _NS = 1e-9
 
 
 @dataclass
 class _Request:
-    prompt_tokens: int | None = None
+    prompt_tokens: int
+    arrival_ns: int | None
+    session: int | None
+    turn: int | None
+    prefix: str | None
     cached_tokens: int = 0
-    output_tokens: int | None = None
-    session: int | None = None
-    turn: int | None = None
-    prefix: str | None = None
-    arrival_ns: int | None = None
     admit_ns: int | None = None
     first_token_ns: int | None = None
     finish_ns: int | None = None
-    reason: str | None = None
+    output_tokens: int | None = None
 
 
 @dataclass
@@ -40,16 +40,15 @@ class _Log:
     steps: list[tuple[int, int, Mapping[str, Any]]] = field(default_factory=list)  # start, end, step_start
     open_step: Mapping[str, Any] | None = None
     evictions: list[tuple[int, str, str]] = field(default_factory=list)  # time, holder, cause
-    first_ns: int | None = None
     last_ns: int = 0
 
 
 def run_from_events(path: str | Path) -> Run:
-    """Read an event log into a Run.
+    """Read the event log of a slotgrid server or in-process replay into a Run.
 
-    Times count from the first arrival, or from the start of the log when its clock is the CPU's. Sessions are those
-    the log states; where it states none, requests with the same first block of prompt tokens are one session.
-    Requests that were still running at the end of the log are left out and counted in the notes.
+    Times count from the first arrival, or from 0 when the log's clock is the CPU's. Sessions are those the log states;
+    where it states none, requests with the same first block of prompt tokens are one session. Requests that did not
+    finish (cancelled, or still running at the end of the log) are left out and counted in the notes.
     Besides the usual columns the requests have their request_id. Raises InputError naming file and line.
     """
     log = _Log()
@@ -57,21 +56,17 @@ def run_from_events(path: str | Path) -> Run:
     for number, event, whole in _lines(Path(path)):
         if event is None:
             if whole:
-                raise InputError(f"{path}: line {number}: not a JSON object with an event and t_ns")
+                raise InputError(f"{path}: line {number}: not an event (a JSON object with event and t_ns)")
             notes.append("the last line of the event log is cut off and was left out")
             continue
         try:
             _take(log, event)
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            raise InputError(f"{path}: line {number}: {event.get('event')}: {reason}") from None
+            raise InputError(f"{path}: line {number}: {event['event']}: {reason}") from None
     if log.start is None:
         raise InputError(f"{path}: no start event; the first line of an event log says what served")
-    try:
-        config = ServingConfig.from_dict(log.start["config"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: start: config has no {error}") from None
-    return _build(log, config, notes)
+    return _build(log, ServingConfig.from_dict(log.start["config"]), notes)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
@@ -91,9 +86,14 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
 
 def _take(log: _Log, event: dict[str, Any]) -> None:
     kind, at = event["event"], event["t_ns"]
-    log.first_ns = at if log.first_ns is None else log.first_ns
     log.last_ns = max(log.last_ns, at)
     if kind == "start":
+        if event["format"] != FORMAT:
+            raise ValueError(f"format is {event['format']!r}; this version reads {FORMAT!r}")
+        if log.start is not None:
+            raise ValueError("a second one; each server needs its own event log")
+        # asked for here, where the line is known
+        ServingConfig.from_dict(event["config"])
         log.start = event
     elif kind == "step_start":
         if event["kind"] not in ("prefill", "decode"):
@@ -102,30 +102,35 @@ def _take(log: _Log, event: dict[str, Any]) -> None:
         if event["kind"] == "prefill":
             _request(log, event).admit_ns = at
     elif kind == "step_end":
-        if log.open_step is None or log.open_step["step"] != event["step"]:
-            raise ValueError(f"step {event['step']} was not started")
-        log.steps.append((log.open_step["t_ns"], at, log.open_step))
-        if log.open_step["kind"] == "prefill":
-            _request(log, log.open_step).first_token_ns = at
-        log.open_step = None
-    elif kind == "evict":
+        _end_step(log, event)
+    elif kind == "eviction":
         log.evictions.append((at, event["request"], event["cause"]))
-    elif kind == "arrival":
-        found = _request(log, event)
-        found.arrival_ns = at
-        found.prompt_tokens = event["prompt_tokens"]
-        found.session, found.turn, found.prefix = (event.get(key) for key in ("session", "turn", "prefix"))
+        _request(log, event)
+    elif kind == "allocation":
+        optional: dict[str, Any] = {key: event.get(key) for key in ("arrival_ns", "session", "turn", "prefix")}
+        log.requests[event["request"]] = _Request(event["prompt_tokens"], **optional)
     elif kind == "hit":
         _request(log, event).cached_tokens = event["cached_tokens"]
-    elif kind == "finish":
-        found = _request(log, event)
-        found.finish_ns = at
-        found.output_tokens = event["output_tokens"]
-        found.reason = event.get("reason")
+
+
+def _end_step(log: _Log, event: Mapping[str, Any]) -> None:
+    if log.open_step is None or log.open_step["step"] != event["step"]:
+        raise ValueError(f"step {event['step']} was not started")
+    at = event["t_ns"]
+    log.steps.append((log.open_step["t_ns"], at, log.open_step))
+    if log.open_step["kind"] == "prefill":
+        _request(log, log.open_step).first_token_ns = at
+    for entry in event.get("finished", ()):
+        found = _request(log, entry)
+        found.finish_ns, found.output_tokens = at, entry["output_tokens"]
+    log.open_step = None
 
 
 def _request(log: _Log, event: Mapping[str, Any]) -> _Request:
-    return log.requests.setdefault(event["request"], _Request())
+    name = event["request"]
+    if name not in log.requests:
+        raise ValueError(f"request {name!r} has no allocation before it")
+    return log.requests[name]
 
 
 def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
@@ -133,21 +138,18 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
 
     assert log.start is not None
     arrivals = [r.arrival_ns for r in log.requests.values() if r.arrival_ns is not None]
-    origin = (log.first_ns or 0) if log.start.get("clock") == "cpu" or not arrivals else min(arrivals)
+    origin = 0 if log.start.get("clock") == "cpu" or not arrivals else min(arrivals)
     if _number_sessions(log.requests):
         notes.append("the log states no sessions: requests with the same first prompt block count as one session")
 
     def seconds(t_ns: int) -> float:
         return (t_ns - origin) * _NS
 
-    served = {name: r for name, r in log.requests.items() if r.finish_ns is not None and r.first_token_ns is not None}
-    cancelled = sum(r.reason == "cancelled" for r in served.values())
-    for count, text in (
-        (len(log.requests) - len(served), "requests were not served to their end and are left out"),
-        (cancelled, "requests were cancelled while they ran"),
-    ):
-        if count:
-            notes.append(f"{count} {text}")
+    served = {name: r for name, r in log.requests.items() if r.finish_ns is not None}
+    if len(served) < len(log.requests):
+        notes.append(
+            f"{len(log.requests) - len(served)} of {len(log.requests)} requests did not finish and are left out"
+        )
     whole = pl.Int64
     requests = pl.DataFrame(
         [
@@ -156,7 +158,7 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
                 r.turn,
                 r.prompt_tokens,
                 r.cached_tokens,
-                None if r.prompt_tokens is None else r.prompt_tokens - r.cached_tokens,
+                r.prompt_tokens - r.cached_tokens,
                 r.output_tokens,
                 None if r.arrival_ns is None else seconds(r.arrival_ns),
                 seconds(r.admit_ns or 0),
@@ -223,7 +225,7 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
         source="measured",
         rules=log.start.get("rules"),
         notes=tuple(notes),
-        details={key: log.start[key] for key in ("source", "clock", "versions", "block_tokens") if key in log.start},
+        details={key: log.start[key] for key in ("writer", "clock", "versions", "block_tokens") if key in log.start},
     )
 
 
