@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -426,6 +427,29 @@ def test_an_interrupted_compilation_leaves_what_was_there(artifact: Path, tmp_pa
     assert process.returncode == 130
     assert stderr.strip().splitlines()[-1] == "slotgrid: interrupted"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_replay_leaves_the_previous_run(slotgrid: Command, artifact: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    arguments = ["replay", str(plan), "--artifact", str(artifact), "-o", str(tmp_path / "run")]
+    plan.write_text(json.dumps({"plan": [[[40, 2, 0.0]]]}))
+    assert slotgrid(*arguments).returncode == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    plan.write_text(json.dumps({"plan": [[[40, 980, 0.0]]] * 8}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slotgrid", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    # the new log grows in a hidden file beside the old one
+    while not any('"step_end"' in path.read_text() for path in (tmp_path / "run").glob(".events.jsonl.*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert stderr.strip().splitlines() == ["slotgrid: interrupted"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 
 def test_without_the_extra_one_line_says_what_to_install(slotgrid: Command, artifact: Path, tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ def decode_step(
     rows = tokens.shape[0]
     x = weights["embed"][tokens]
     cos, sin = _rotation(shape, positions)
-    span = cache[0][0].shape[2]
+    spare, span = cache[0][0].shape[0] - 1, cache[0][0].shape[2]
+    # padding rows write to the spare slot but read different ones: reading one slot again and again would be faster
+    # than what real rows do, and a step must take as long however many of its rows are real
+    read = jnp.where(slots == spare, jnp.arange(rows, dtype=jnp.int32) % max(spare, 1), slots)
     seen = jnp.arange(span)[None, :] <= positions[:, None]
     new_cache = []
     for layer, memory in zip(weights["layers"], cache, strict=True):
@@ -47,9 +50,9 @@ def decode_step(
             keys = lax.dynamic_update_slice(keys, k[i][None, :, None, :], at)
             values = lax.dynamic_update_slice(values, v[i][None, :, None, :], at)
         grouped = q.reshape(rows, shape.kv_heads, -1, shape.head_dim)
-        scores = jnp.einsum("bgqd,bgsd->bgqs", grouped, keys[slots]) * shape.head_dim**-0.5
+        scores = jnp.einsum("bgqd,bgsd->bgqs", grouped, keys[read]) * shape.head_dim**-0.5
         scores = jnp.where(seen[:, None, None, :], scores, _MASKED)
-        mixed = jnp.einsum("bgqs,bgsd->bgqd", jax.nn.softmax(scores, axis=-1), values[slots])
+        mixed = jnp.einsum("bgqs,bgsd->bgqd", jax.nn.softmax(scores, axis=-1), values[read])
         x = _finish_layer(shape, layer, x, mixed.reshape(rows, -1))
         new_cache.append((keys, values))
     logits = _logits(shape, weights, x)
