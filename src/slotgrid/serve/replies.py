@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from slotgrid.serve.hub import Token
 from slotgrid.serve.protocol import Generation
 
 
-class Reply:
+class Reply(ABC):
     """One answer as it grows. Subclasses say what a chunk and a whole answer look like."""
 
     prefix: ClassVar[str]
@@ -42,14 +43,15 @@ class Reply:
         if self._request.include_usage:
             yield {**self._head(stream=True), "choices": [], "usage": self._usage()}
 
+    @abstractmethod
     def whole(self) -> dict[str, Any]:
-        raise TypeError(f"{type(self).__name__} has no whole answer")
+        """The answer in one piece."""
 
-    def _chunk(self, token: Token) -> dict[str, Any]:
-        raise TypeError(f"{type(self).__name__} has no chunks")
+    @abstractmethod
+    def _chunk(self, token: Token) -> dict[str, Any]: ...
 
-    def _head(self, *, stream: bool) -> dict[str, Any]:
-        raise TypeError(f"{type(self).__name__} has no head")
+    @abstractmethod
+    def _head(self, *, stream: bool) -> dict[str, Any]: ...
 
     def _usage(self) -> dict[str, Any]:
         prompt, generated = len(self._request.prompt), len(self._ids)
