@@ -358,6 +358,23 @@ def test_a_full_disk_ends_the_event_log_and_not_the_server(artifact: Path, tmp_p
     assert stderr.count("No space left on device; the event log ends here") == 1
 
 
+def test_a_failing_engine_fails_its_requests_and_ends_the_server(artifact: Path, tmp_path: Path) -> None:
+    broken = (
+        "import slotgrid.serve.executor as executor\n"
+        "real = executor.Executor.decode\n"
+        "def decode(self, bucket, tokens, *rest):\n"
+        "    if tokens: raise RuntimeError('device lost')\n"
+        "    return real(self, bucket, tokens, *rest)\n"
+        "executor.Executor.decode = decode"
+    )
+    with running(artifact, tmp_path, before=broken) as server:
+        status, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, **GREEDY})
+        assert (status, answer["error"]["message"]) == (503, "the engine failed")
+        _, stderr = server.process.communicate(timeout=PATIENCE_S)
+    assert server.process.returncode == 1
+    assert stderr.strip().splitlines()[-1] == "slotgrid: error: the engine failed: RuntimeError('device lost')"
+
+
 # --- what is refused at the start --------------------------------------------------------------------------
 
 

@@ -86,14 +86,19 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(artifact: Path, folder: Path, *options: str, events: Path | None = None) -> Iterator[Server]:
-    """Start a server on a free port; it is ended at the end of the block if it still runs."""
+def running(
+    artifact: Path, folder: Path, *options: str, events: Path | None = None, before: str = "pass"
+) -> Iterator[Server]:
+    """Start a server on a free port; it is ended at the end of the block if it still runs.
+
+    before: Python to run in the server's process first, to break something in it.
+    """
     log = events or folder / "events.jsonl"
     process = subprocess.Popen(
         [
             sys.executable,
-            "-m",
-            "slotgrid",
+            "-c",
+            f"{before}\nfrom slotgrid.cli.main import main\nmain()",
             "serve",
             str(artifact),
             "--port",
