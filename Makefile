@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-stack lint types unit bench paper clean
+.PHONY: demo test test-slow test-stack lint types unit bench paper clean
 
 # What a new user runs: install and search the published case.
 demo: $(VENV)/.runtime
@@ -20,6 +20,10 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev $(VENV)/.stack
 	$(BIN)/pytest
+
+# By hand: a minute of load from 200 clients, and the real small model (when its weights are installed).
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow -s
 
 # By hand: results go to docs/performance.md.
 bench: $(VENV)/.dev

@@ -46,6 +46,19 @@ def golden_cases() -> list[dict[str, Any]]:
     return cases
 
 
+@pytest.fixture(scope="session")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model for buckets 1, 2, 4, 8 with 8 slots of 1,024 tokens, compiled once."""
+    from slotgrid.serve.backend import on_cores, split_cores
+    from slotgrid.serve.compile import compile_model
+
+    folder = tmp_path_factory.mktemp("artifact") / "tiny"
+    cores = split_cores()
+    with on_cores(None if cores is None else cores[0]):
+        compile_model(buckets=(1, 2, 4, 8), slots=8, max_seq_len=1024, prefill_chunk=128, output=folder)
+    return folder
+
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

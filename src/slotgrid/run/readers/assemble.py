@@ -15,6 +15,7 @@ from slotgrid.errors import InputError
 from slotgrid.run.readers import directory
 from slotgrid.run.readers.aiperf import AIPERF
 from slotgrid.run.readers.directory import Found
+from slotgrid.run.readers.event_log import run_from_events
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
 from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
@@ -58,7 +59,21 @@ def read_run(
         if saved.source == "simulated" or saved.steps is not None or not found.logs:
             return saved
         return _Assembly(found, given, progress, saved).run()
+    if found.events and not found.logs:
+        return _run_of_events(found)
     return _Assembly(found, given, progress, None).run()
+
+
+def _run_of_events(found: Found) -> Run:
+    """The server's own event log; it holds every step and request, so client rows beside it add nothing to the tables."""
+    if len(found.events) > 1:
+        first, second = found.events[:2]
+        raise InputError(f"{second}: a second event log beside {first.name}; one run has one server")
+    run = run_from_events(found.events[0])
+    if found.rows:
+        names = ", ".join(path.name for path in found.rows)
+        run = replace(run, notes=(*run.notes, f"request rows are not used beside the event log: {names}"))
+    return run
 
 
 class _Assembly:

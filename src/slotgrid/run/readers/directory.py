@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 EXPECTED = (
     "a server log (*.log, also rotated or gzip), request rows (*.jsonl, or the JSON of vllm bench serve or guidellm), "
-    "/metrics snapshots (*.prom) or a run written by slotgrid (run.json)"
+    "/metrics snapshots (*.prom), an event log (events.jsonl) or a run written by slotgrid (run.json)"
 )
 # the multi-turn keys include two-turn ones, and ours would match neither
 _SHAPES: tuple[Shape, ...] = (MULTI_TURN, TWO_TURN, OURS, AIPERF)
@@ -39,6 +39,7 @@ class Found:
     plan: Path | None = None
     rbln_config: Path | None = None
     logs: dict[str, list[Path]] = field(default_factory=dict)
+    events: list[Path] = field(default_factory=list)
     rows: list[Path] = field(default_factory=list)
     tokens: list[Path] = field(default_factory=list)
     results: list[Path] = field(default_factory=list)
@@ -66,7 +67,7 @@ def look(folder: Path) -> Found:
     for path in entries:
         if path.is_file() and not path.name.startswith("."):
             _sort(path, found)
-    if not (found.run_json or found.logs or found.rows or found.results or found.metrics):
+    if not (found.run_json or found.events or found.logs or found.rows or found.results or found.metrics):
         what = "the directory is empty" if not entries else "nothing in it can be diagnosed"
         raise InputError(f"{folder}: {what}; expected {EXPECTED}")
     return found
@@ -82,7 +83,7 @@ def _sort(path: Path, found: Found) -> None:
     elif name in _NOT_READ or name.endswith(".parquet"):
         pass
     elif name.endswith(".jsonl"):
-        (found.tokens if stem == "tokens" else found.rows).append(path)
+        {"tokens": found.tokens, "events": found.events}.get(stem, found.rows).append(path)
     elif stem == "windows" and name.endswith(".json"):
         found.windows.append(path)
     elif stem == "plan" and name.endswith(".json"):

@@ -1,0 +1,1 @@
+"""Measuring: plans fed to something that really computes."""
