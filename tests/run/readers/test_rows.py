@@ -277,6 +277,15 @@ def test_duplicated_ids(tmp_path: Path) -> None:
         read(tmp_path, [row(0, 0), row(0, 1), row(0, 2, request_id="cmpl-01")])
 
 
+def test_duplicated_rows_beside_a_log(tmp_path: Path) -> None:
+    """A row that is there twice has its log line: only the doubling is said."""
+    folder = copy_sample("base_n8_b0", tmp_path, "server.log", "plan.json")
+    rows = sample_rows()
+    run = read(folder, [*rows, *rows[:3]])
+    assert run.notes == ("3 request rows are there twice with equal values; each was read once",)
+    assert run.reused == 3
+
+
 def test_two_runs_in_one_directory(tmp_path: Path) -> None:
     write_rows(tmp_path / "requests.a.jsonl", [row(0, 0)])
     with pytest.raises(sg.InputError, match=r"requests\.b\.jsonl: line 1: session '0' turn 0 was already at"):

@@ -106,7 +106,7 @@ class _Assembly:
         logged = None if scan is None else log_tables(scan)
         log_of = np.full(len(table), -1, np.int64)
         if scan is not None and len(table):
-            log_of = join(table.ids, scan.requests, table.where(0), scan.name, self.warn)
+            log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
         kept = self._successful(table, kept)
         log_of = log_of[kept]
         self._check_times(table, kept)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from slotgrid.errors import InputError
-from slotgrid.run.readers.names import Names
+from slotgrid.run.readers.names import Ints, Names
 
 # an id the client chose itself (X-Request-ID) stands behind one of these in the server's log
 _PREFIXES = (b"cmpl-", b"chatcmpl-", b"resp-")
 
 
-def join(
-    ids: Names, log_ids: Names, first_row: str, log_name: str, warn: Callable[[str], None]
-) -> npt.NDArray[np.int64]:
-    """For each row (by its id) the index of its log request, -1 where there is none.
+def join(ids: Names, kept: Ints, log_ids: Names, first_row: str, log_name: str, warn: Callable[[str], None]) -> Ints:
+    """For each row (by its id) the index of its log request, -1 where there is none; kept: rows that count.
 
     Raises InputError when rows and log share not a single request. What is left over on either side is a warning.
     """
@@ -36,11 +33,11 @@ def join(
                 shared += 1
             else:
                 found[i] = r
-    missing = int((found < 0).sum())
+    missing = int((found[kept] < 0).sum())
     spare = int((~taken).sum())
-    if missing == len(ids) and len(log_ids):
+    if missing == len(kept) and len(log_ids):
         raise InputError(
-            f"{first_row}: none of the {len(ids)} request rows has a line in {log_name}; "
+            f"{first_row}: none of the {len(kept)} request rows has a line in {log_name}; "
             "rows and log are of different runs"
         )
     if missing and len(log_ids):
