@@ -65,7 +65,7 @@ def read_run(
 
 
 def _run_of_events(found: Found) -> Run:
-    """The server's own event log; it holds every step and request, so client rows beside it add nothing to the tables."""
+    """The server's own event log; it holds every step and request, so client rows beside it are not needed."""
     if len(found.events) > 1:
         first, second = found.events[:2]
         raise InputError(f"{second}: a second event log beside {first.name}; one run has one server")
