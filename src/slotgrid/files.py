@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotgrid.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# key of a table's metadata: what the table belongs to
+OWNER = "slotgrid.owner"
+# a disk with less room than this is full
+_NO_ROOM_BYTES = 1 << 16
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -72,36 +82,84 @@ def replacing(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def text_writer(text: str) -> Callable[[Path], None]:
+    """A writer of one text file."""
+
+    def write(path: Path) -> None:
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    return write
+
+
+def json_writer(value: Any, *, indent: int | None = 1) -> Callable[[Path], None]:
+    """A writer of one JSON file; NaN is refused at once."""
+    return text_writer(json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file whole or not at all."""
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_together({Path(path): text_writer(text)})
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 1) -> None:
     """Write a JSON file whole or not at all; NaN is refused."""
-    write_text(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
+    write_together({Path(path): json_writer(value, indent=indent)})
 
 
-def write_with(path: str | Path, writer: Callable[[Path], object]) -> None:
-    """Let ``writer`` fill a temporary file that then takes the place of ``path``."""
-    with replacing(path) as temporary:
-        writer(temporary)
+def write_together(writers: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Write files that belong together: all are whole on disk before the first takes its place.
+
+    Files take their places from last to first, so the first named can vouch for the others. A full disk leaves every
+    earlier file as it was. Raises InputError naming the file.
+    """
+    with contextlib.ExitStack() as stack:
+        temporaries = [(path, writer, stack.enter_context(replacing(path))) for path, writer in writers.items()]
+        for path, writer, temporary in temporaries:
+            with _named(path):
+                writer(temporary)
 
 
-def write_table(path: str | Path, writer: Callable[[Path], object]) -> None:
-    """:func:`write_with` for a polars writer, whose errors hide the operating system's."""
+def table_writer(table: pl.DataFrame, *, owner: str) -> Callable[[Path], None]:
+    """A writer of one Parquet table that carries ``owner``: the name of what it belongs to, see :func:`read_table`."""
+
+    def write(path: Path) -> None:
+        _polars_errors(path, lambda: table.write_parquet(path, metadata={OWNER: owner}))
+
+    return write
+
+
+def csv_writer(table: pl.DataFrame) -> Callable[[Path], None]:
+    """A writer of one table as CSV."""
+    return lambda path: _polars_errors(path, lambda: table.write_csv(path))
+
+
+def read_table(path: Path, *, owner: str | None, owner_file: str) -> pl.DataFrame:
+    """Read a Parquet table. Raises InputError when it cannot be read or carries another owner than ``owner_file`` names
+    (None: whoever)."""
     import polars as pl
 
-    def write(temporary: Path) -> None:
-        try:
-            writer(temporary)
-        except pl.exceptions.PolarsError as error:
-            raise OSError(str(error).splitlines()[0].rpartition("IO error: ")[2]) from None
+    try:
+        carried = pl.read_parquet_metadata(path).get(OWNER)
+        if owner is not None and carried != owner:
+            raise InputError(f"{path}: does not belong to the {owner_file} beside it; write both again")
+        return pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{path}: cannot read: {str(error).splitlines()[0]}") from None
 
-    write_with(path, write)
+
+def _polars_errors(path: Path, write: Callable[[], object]) -> None:
+    """Polars hides the operating system's error; bring it back."""
+    import polars as pl
+
+    try:
+        write()
+    except pl.exceptions.PolarsError as error:
+        if shutil.disk_usage(path.parent).free < _NO_ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        raise OSError(str(error).splitlines()[0].rpartition("IO error: ")[2]) from None
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Tables are not squeezed when the output goes to a file or a pipe.
 _PIPE_WIDTH = 160
+_MOST_NUMBERS = 10_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
@@ -29,7 +30,10 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         first, dash, last = span.partition("-")
         try:
             if dash:
-                values = list(range(int(first), int(last) + 1, int(step) if colon else 1))
+                span_of = range(int(first), int(last) + 1, int(step) if colon else 1)
+                if len(span_of) > _MOST_NUMBERS:
+                    raise InputError(f"{option}: {text!r} names {len(span_of):,} numbers; at most {_MOST_NUMBERS:,}")
+                values = list(span_of)
             elif colon:
                 raise ValueError
             else:
@@ -54,12 +58,13 @@ def print_json(value: Any) -> None:
 
 
 def console() -> Console:
-    """A console on stdout: as wide as the terminal, or wide enough for whole tables in a file or pipe."""
+    """A console on stdout: as wide as the terminal, or wide enough for whole tables in a file or pipe. Text is shown as it
+    is: ids and paths may hold brackets."""
     from rich.console import Console
 
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, width=_PIPE_WIDTH)
+        return Console(highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, width=_PIPE_WIDTH)
 
 
 def note(text: str) -> None:

@@ -69,11 +69,12 @@ def run(arguments: list[str]) -> int:
         print(f"slotgrid: error: {error}", file=sys.stderr)
         return error.exit_code
     except TyperException as error:
-        text = " ".join(error.format_message().split())
-        if text:
-            print(f"slotgrid: error: {text} (see --help)", file=sys.stderr)
+        message = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            # a command group without a command: its help page
+            print(message, file=sys.stderr)
         else:
-            error.show()  # type: ignore[attr-defined]  # no arguments: the help page
+            print(f"slotgrid: error: {' '.join(message.split())} (see --help)", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print("slotgrid: interrupted", file=sys.stderr)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from slotgrid import files
 from slotgrid._version import __version__
@@ -29,26 +32,34 @@ _PLAIN = (
 
 
 def save_run(run: Run, folder: str | Path) -> None:
-    """Write ``run.json`` and the tables; ``run.json`` comes last, so a folder that has it is whole."""
+    """Write ``run.json`` and the tables, all or none; each table carries the id that ``run.json`` names, so tables of
+    two runs are never read as one."""
     target = Path(folder)
     absent = [name for name in TABLES if getattr(run, name) is None]
-    for name in TABLES:
-        if name in absent:
-            # a table of an earlier run in this folder must not pass for this one's
-            (target / f"{name}.parquet").unlink(missing_ok=True)
-        else:
-            files.write_table(target / f"{name}.parquet", getattr(run, name).write_parquet)
+    owner = uuid4().hex
     config = None if run.config is None else run.config.to_dict()
-    data: dict[str, Any] = {"format": FORMAT, "slotgrid": __version__, "config": config, "not_observed": absent}
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "slotgrid": __version__,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "polars")}},
+        "tables": owner,
+        "config": config,
+        "not_observed": absent,
+    }
     data.update({key: getattr(run, key) for key in _PLAIN})
     data.update(extrapolated=list(run.extrapolated), notes=list(run.notes), details=dict(run.details))
-    files.write_json(target / "run.json", data)
+    writers = {target / "run.json": files.json_writer(data)}
+    for name in TABLES:
+        if name not in absent:
+            writers[target / f"{name}.parquet"] = files.table_writer(getattr(run, name), owner=owner)
+    files.write_together(writers)
+    for name in absent:
+        # a table of an earlier run in this folder must not pass for this one's
+        (target / f"{name}.parquet").unlink(missing_ok=True)
 
 
 def load_run(folder: str | Path) -> Run:
     """Read a folder written by :func:`save_run`. Raises InputError naming the file that is missing or wrong."""
-    import polars as pl
-
     target = Path(folder)
     data = files.read_json(target / "run.json")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -57,11 +68,7 @@ def load_run(folder: str | Path) -> Run:
     for name in TABLES:
         if name in data.get("not_observed", ()) and name != "requests":
             continue
-        path = target / f"{name}.parquet"
-        try:
-            tables[name] = pl.read_parquet(path)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{path}: cannot read: {str(error).splitlines()[0]}") from None
+        tables[name] = files.read_table(target / f"{name}.parquet", owner=data.get("tables"), owner_file="run.json")
     try:
         return Run(
             config=None if data["config"] is None else ServingConfig.from_dict(data["config"]),
@@ -75,3 +82,5 @@ def load_run(folder: str | Path) -> Run:
         )
     except KeyError as error:
         raise InputError(f"{target / 'run.json'}: {error.args[0]} is missing") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{target / 'run.json'}: a value has the wrong type: {error}") from None

@@ -48,7 +48,7 @@ class LedgerFolder:
                     found = True
                     state = files.read_json(state_path)
                     if isinstance(state, dict) and state.get("fingerprint") == self.fingerprint:
-                        return _read_rows(self.folder / rows_name)
+                        return self._rows(rows_name, state_name)
             if not found:
                 raise InputError(f"{self.folder}: no search to resume here; run it once without --resume")
             raise InputError(
@@ -62,27 +62,24 @@ class LedgerFolder:
 
     def checkpoint(self, rows: pl.DataFrame) -> None:
         """Keep the rows finished so far."""
-        files.write_table(self.folder / PARTIAL, rows.write_parquet)
+        files.write_together({self.folder / PARTIAL: files.table_writer(rows, owner=self.fingerprint)})
 
     def finish(self, ledger: pl.DataFrame, state: dict[str, Any]) -> None:
         """Write the whole ledger as Parquet and CSV and what it belongs to; drop the partial one."""
-        files.write_table(self.folder / PARQUET, ledger.write_parquet)
-        files.write_table(self.folder / CSV, ledger.write_csv)
-        files.write_json(self.folder / STATE, {"fingerprint": self.fingerprint, **state})
+        files.write_together(
+            {
+                self.folder / STATE: files.json_writer({"fingerprint": self.fingerprint, **state}),
+                self.folder / CSV: files.csv_writer(ledger),
+                self.folder / PARQUET: files.table_writer(ledger, owner=self.fingerprint),
+            }
+        )
         for name in (PARTIAL, PARTIAL_STATE):
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / name).unlink()
 
-
-def _read_rows(path: Path) -> pl.DataFrame | None:
-    import polars as pl
-
-    if not path.exists():
-        return None
-    try:
-        return pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"{path}: cannot read: {str(error).splitlines()[0]}") from None
+    def _rows(self, name: str, state_name: str) -> pl.DataFrame | None:
+        path = self.folder / name
+        return files.read_table(path, owner=self.fingerprint, owner_file=state_name) if path.exists() else None
 
 
 def finished_rows(rows: pl.DataFrame | None, labels: Sequence[str]) -> pl.DataFrame | None:

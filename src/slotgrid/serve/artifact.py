@@ -155,7 +155,7 @@ def load_artifact(folder: str | Path) -> Artifact:
 
 def add_file(folder: Path, name: str, file: str, content: bytes, compile_s: float | None = None) -> ArtifactFile:
     """Write a file of a new artifact and describe it."""
-    files.write_with(folder / file, lambda path: path.write_bytes(content))
+    files.write_together({folder / file: lambda path: path.write_bytes(content)})
     return ArtifactFile(name, file, len(content), hashlib.sha256(content).hexdigest(), compile_s)
 
 
