@@ -35,6 +35,7 @@ paper: $(VENV)/.runtime
 
 # Pinned by hash in requirements/: the same commit gives the same environment.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("slotgrid needs Python 3.11 or later; choose one with make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.txt

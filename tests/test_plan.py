@@ -61,7 +61,7 @@ def test_counts() -> None:
         ((0, 0, (10, 4, -1.0)), r"client 0, session 0 \(s0\), turn 0: tool_wait_s is -1.0; seconds of at least 0"),
         ((0, 0, (10, 4, float("nan"))), r"turn 0: tool_wait_s is nan"),
         ((0, 1, (10, 4, 1.0)), r"turn 1: tool_wait_s is 1.0 on the session's last turn; it must be 0"),
-        ((0, 1, (10, 4)), r"client 0, session 0, turn 1: \[10, 4\] is not \[new_tokens, output_tokens, tool_wait_s\]"),
+        ((0, 1, (10, 4)), r"client 0, session 0, turn 1: .* is not \[new_tokens, output_tokens, tool_wait_s\]"),
     ],
 )
 def test_bad_turns_are_named(change: tuple[int, int, tuple[Any, ...]], message: str) -> None:

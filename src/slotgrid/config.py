@@ -92,7 +92,7 @@ def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         try:
             as_int = int(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(f"{name}: {value!r} is not a whole number") from None
         if isinstance(value, bool) or as_int != value:
             raise InputError(f"{name}: {value!r} is not a whole number")

@@ -50,6 +50,8 @@ def parse_json(data: bytes, where: str) -> Any:
         raise InputError(f"{where}: {error} is not a JSON number; allowed are finite numbers") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 class _ConstantError(ValueError):

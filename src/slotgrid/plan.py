@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,8 @@ from slotgrid import files
 from slotgrid.errors import InputError
 
 FORMAT = "slotgrid-plan/1"
+# about three centuries; also what keeps NaN and infinity out
+_LONGEST_S = 1e10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,12 @@ class InputPlan:
         clients = []
         for s, turns in enumerate(sessions):
             built = []
+            if not isinstance(turns, Sequence):
+                raise InputError(f"plan {plan_id}: client {s}, session 0: {turns!r} is not a list of turns")
             for t, turn in enumerate(turns):
-                if len(turn) != 3:
+                if not isinstance(turn, Sequence) or len(turn) != 3:
                     raise InputError(
-                        f"plan {plan_id}: client {s}, session 0, turn {t}: {list(turn)!r} is not "
+                        f"plan {plan_id}: client {s}, session 0, turn {t}: {turn!r} is not "
                         "[new_tokens, output_tokens, tool_wait_s]"
                     )
                 built.append(Turn(turn[0], turn[1], turn[2]))  # type: ignore[arg-type]  # checked in __post_init__
@@ -304,7 +307,10 @@ def _is_whole(value: Any, least: int) -> bool:
 
 
 def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # compared, not converted: a whole number may be too large for a float
+    return 0 <= value <= _LONGEST_S
 
 
 # --- files ----------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Table:
     def raw(self, key: str) -> Any:
         """The value as TOML gave it; raises InputError when the key is missing."""
         if not self.has(key):
-            raise InputError(f"{self.at(key)} is missing")
+            raise InputError(f"{self.at(key)} is missing; the table has: {', '.join(self._data) or 'nothing'}")
         return self._data[key]
 
     def table(self, key: str) -> Table:
@@ -113,7 +113,7 @@ class Table:
 
     @staticmethod
     def check_number(value: Any, least: float | None, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
             raise InputError(f"{where} is {value!r}; expected a finite number")
         if least is not None and value < least:
             raise InputError(f"{where} is {value!r}; allowed: at least {least:g}")

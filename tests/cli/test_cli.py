@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.console import Console
 
 import slotgrid as sg
+from slotgrid.report.search_table import search_report
 from tests.conftest import Command, assert_one_line_error
 
 SEARCH = (
@@ -45,7 +48,8 @@ def test_version_and_help(slotgrid: Command) -> None:
     assert "search" in slotgrid("--help").stdout
     nothing = slotgrid()
     assert nothing.returncode == 2
-    assert "Usage: slotgrid" in nothing.stdout + nothing.stderr
+    assert nothing.stderr.startswith("Usage: slotgrid")
+    assert len(nothing.stderr.splitlines()) > 10
     for command in ("plan", "workload", "profile"):
         assert slotgrid(command, "--help").returncode == 0
 
@@ -138,7 +142,7 @@ def test_search_report_ends_with_the_command(slotgrid: Command) -> None:
     assert process.stderr == ""  # no progress bar without a terminal
     lines = process.stdout.splitlines()
     assert lines[-1] == (
-        "  optimum-rbln-cli --output-dir qwen3-4b-b16-s16 --model-id Qwen/Qwen3-4B --batch_size 16 "
+        "  optimum-rbln-cli --output-dir qwen3-4b-b1-4-6-8-10-16-s16 --model-id Qwen/Qwen3-4B --batch_size 16 "
         "--decoder_batch_sizes 1,4,6,8,10,16 --max_seq_len 8192 --num_devices 4"
     )
     text = process.stdout
@@ -149,13 +153,18 @@ def test_search_report_ends_with_the_command(slotgrid: Command) -> None:
     assert "outside the measured range: decode steps of buckets 9, 10" in text
 
 
-def test_search_in_a_narrow_terminal_keeps_the_command_whole(slotgrid: Command) -> None:
-    process = slotgrid(*SMALL, "--no-ledger", env={"COLUMNS": "50"})
-    assert process.returncode == 0, process.stderr
-    assert any(
-        line.lstrip().startswith("optimum-rbln-cli") and "--num_devices 4" in line
-        for line in process.stdout.splitlines()
-    )
+def test_search_in_a_narrow_terminal_keeps_ratios_and_command_whole(
+    profile: sg.StackProfile, two_turn: sg.Workload
+) -> None:
+    space = sg.SearchSpace((8,), 4)
+    result = sg.search(profile, space, two_turn, sessions=(4, 8), baseline=sg.ServingConfig((1, 2, 4, 8)), blocks=(0,))
+    for width in (50, 80, 120):
+        out = io.StringIO()
+        search_report(result, space.describe(), 8192, 5, Console(file=out, width=width, markup=False))
+        lines = out.getvalue().splitlines()
+        assert "\u2026" not in out.getvalue()
+        assert any(line.lstrip().startswith("optimum-rbln-cli") and "--num_devices 4" in line for line in lines)
+        assert f"{result.best.ratio:.4f}" in out.getvalue()
 
 
 @pytest.mark.parametrize(

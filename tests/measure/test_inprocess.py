@@ -142,6 +142,7 @@ class Shifted:
         self._executor.copy(source + self._first, target + self._first)
 
 
+@pytest.mark.slow
 def test_a_fitted_profile_predicts_the_makespan_of_new_inputs(made: Artifact, tmp_path: Path) -> None:
     """Fitted to the event log of one plan, it predicts another. The two run in turns on one executor, step by step, so
     that a slow moment of the machine meets both alike."""

@@ -63,6 +63,7 @@ def test_reuse_skips_prefill_work(bench: MakeBench) -> None:
     assert seconds[1] < 0.35 * seconds[0]
 
 
+@pytest.mark.slow
 def test_a_prefill_stalls_every_decoding_stream_for_its_length(bench: MakeBench) -> None:
     b = bench()
     streams = [b.add(tokens(10 + i, 40), 60) for i in range(4)]
@@ -85,6 +86,7 @@ def test_a_prefill_stalls_every_decoding_stream_for_its_length(bench: MakeBench)
     assert after["t_ns"] - before > 5 * usual
 
 
+@pytest.mark.slow
 def test_step_time_depends_on_the_bucket_and_not_on_real_rows(executor: Executor) -> None:
     import time
 

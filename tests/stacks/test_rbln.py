@@ -12,7 +12,7 @@ def test_compile_command(profile: sg.StackProfile) -> None:
     words = compile_command(profile, sg.ServingConfig((1, 4, 6, 8, 10, 16)), 8192)
     assert words is not None
     assert shlex.join(words) == (
-        "optimum-rbln-cli --output-dir qwen3-4b-b16-s16 --model-id Qwen/Qwen3-4B --batch_size 16 "
+        "optimum-rbln-cli --output-dir qwen3-4b-b1-4-6-8-10-16-s16 --model-id Qwen/Qwen3-4B --batch_size 16 "
         "--decoder_batch_sizes 1,4,6,8,10,16 --max_seq_len 8192 --num_devices 4"
     )
 

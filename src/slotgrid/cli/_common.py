@@ -15,8 +15,8 @@ from slotgrid.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Tables are not squeezed when the output goes to a file or a pipe.
-_PIPE_WIDTH = 160
+# Nothing is wrapped or cut when the output goes to a file or a pipe.
+_PIPE_WIDTH = 10_000
 _MOST_NUMBERS = 10_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
@@ -58,8 +58,8 @@ def print_json(value: Any) -> None:
 
 
 def console() -> Console:
-    """A console on stdout: as wide as the terminal, or wide enough for whole tables in a file or pipe. Text is shown as it
-    is: ids and paths may hold brackets."""
+    """A console on stdout: as wide as the terminal, without a limit in a file or pipe. Text is shown as it is: ids and
+    paths may hold brackets."""
     from rich.console import Console
 
     if sys.stdout.isatty():

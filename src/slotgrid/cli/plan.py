@@ -49,7 +49,7 @@ def show(
 
     table = Table(box=None, show_header=False)
     for key, value in summary.items():
-        text = "not given" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+        text = "not given" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
         table.add_row(key, text)
     console().print(table)
 

@@ -49,6 +49,7 @@ def search(
     from slotgrid.profile import load_profile
     from slotgrid.search import SearchSpace
     from slotgrid.search import search as run_search
+    from slotgrid.search.ledger import PARTIAL, PARTIAL_STATE
     from slotgrid.units import parse_quantity
     from slotgrid.workload import load_workload
 
@@ -63,6 +64,8 @@ def search(
     )
     source = load_workload(workload)
     folder = None if no_ledger else output
+    if folder is not None and not resume and (folder / PARTIAL).exists():
+        note(f"{folder}: starting anew; what a stopped search kept there is dropped (--resume would have continued it)")
 
     def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
         return None if text is None else whole_numbers(text, option)
@@ -92,7 +95,7 @@ def search(
                 progress=progress,
             )
     except KeyboardInterrupt:
-        if folder is not None:
+        if folder is not None and (folder / PARTIAL_STATE).exists():
             note(f"stopped; what is done is kept in {folder}, continue with --resume")
         raise
     if as_json:

@@ -20,5 +20,9 @@ def jit(function: F) -> F:
         return function
     import numba
 
-    compiled: Any = numba.njit(cache=True, nogil=True)(function)
+    try:
+        compiled: Any = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        # nowhere to keep compiled code (a read-only package and no writable home): compile anew in each process
+        compiled = numba.njit(nogil=True)(function)
     return cast(F, compiled)

@@ -35,7 +35,7 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
         + (f"; {result.resumed:,} candidates taken from the ledger" if result.resumed else "")
     )
     console.print()
-    console.print(_ranking(result, top))
+    console.print(_ranking(result, top, console.width))
     console.print(
         f"ratio: device time over the baseline {result.baseline.config.label}, "
         f"{'sum of seconds' if result.score == 'sum' else 'mean of the ratios'} over N = "
@@ -84,32 +84,31 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
     _commands(result, max_seq_len, console)
 
 
-def _ranking(result: SearchResult, top: int) -> Table:
+def _ranking(result: SearchResult, top: int, width: int) -> Table:
+    # a narrow terminal shows the ratios; the recommendation below names the rest
+    by_sessions = result.sessions if width >= 90 + 12 * len(result.sessions) else ()
+    costs = width >= 70
     table = Table(box=None, pad_edge=False)
     table.add_column("#", justify="right")
     table.add_column("buckets", no_wrap=True)
-    for name in (
-        "slots",
-        "ratio",
-        "evaluated",
-        *(f"N={n}" for n in result.sessions),
-        "compile",
-        "artifact",
-        "memory",
-    ):
-        table.add_column(name, justify="right", no_wrap=name in ("slots", "ratio"))
+    cost_names = ("compile", "artifact", "memory") if costs else ()
+    for name in ("slots", "ratio", "evaluated", *(f"N={n}" for n in by_sessions), *cost_names):
+        table.add_column(name, justify="right", no_wrap=True)
     ranked = list(enumerate(result.top(top), start=1))
     for rank, entry in [*ranked, (0, result.baseline)]:
+        cost_texts = (
+            "?" if entry.compile_s is None else f"{entry.compile_s:.0f} s",
+            "?" if entry.artifact_gib is None else f"{entry.artifact_gib:.1f} GiB",
+            "?" if entry.memory_gib_per_device is None else f"{entry.memory_gib_per_device:.1f} GiB",
+        )
         table.add_row(
             str(rank) if rank else "base",
             _buckets(entry),
             str(entry.config.slots),
             f"{entry.ratio:.4f}",
             f"{entry.ratio_evaluated:.4f}",
-            *(f"{entry.ratio_by_sessions[n]:.3f}/{entry.ratio_evaluated_by_sessions[n]:.3f}" for n in result.sessions),
-            "?" if entry.compile_s is None else f"{entry.compile_s:.0f} s",
-            "?" if entry.artifact_gib is None else f"{entry.artifact_gib:.1f} GiB",
-            "?" if entry.memory_gib_per_device is None else f"{entry.memory_gib_per_device:.1f} GiB",
+            *(f"{entry.ratio_by_sessions[n]:.3f}/{entry.ratio_evaluated_by_sessions[n]:.3f}" for n in by_sessions),
+            *(cost_texts if costs else ()),
         )
     return table
 

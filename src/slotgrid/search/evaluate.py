@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Key = tuple[int, int, bool, bytes]
 
 # Below this many simulations threads cost more than they bring.
-_PARALLEL_FROM = 20_000
+_PARALLEL_FROM = 2_000
 
 
 @dataclass

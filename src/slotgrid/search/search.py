@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 # Candidates simulated between two looks at the progress bar, the checkpoint and ctrl-c.
-_CHUNK = 256
+_CHUNK = 512
 PHASES = ("explore", "evaluate")
 
 
@@ -227,8 +227,8 @@ def search(
         raise InputError(
             f"eval-seeds: {min(shared)} is also an exploration seed; evaluation needs inputs the choice has not seen"
         )
-    if not near_tie >= 0:
-        raise InputError(f"near-tie: {near_tie!r}; allowed: at least 0")
+    if not 0 <= near_tie < math.inf:
+        raise InputError(f"near-tie: {near_tie!r}; allowed: a finite number of at least 0")
     if score not in SCORES:
         raise InputError(f"score: {score!r}; allowed: {', '.join(SCORES)}")
 
@@ -306,8 +306,8 @@ def _distinct(values: Sequence[int], name: str, least: int) -> tuple[int, ...]:
     if not values:
         raise InputError(f"{name}: empty; give at least one whole number")
     for value in values:
-        if value < least:
-            raise InputError(f"{name}: {value}; allowed: at least {least}")
+        if not isinstance(value, int) or value < least:
+            raise InputError(f"{name}: {value}; allowed: whole numbers of at least {least}")
     if len(set(values)) != len(values):
         raise InputError(f"{name}: a value appears twice")
     return tuple(values)

@@ -154,7 +154,10 @@ def read_wait(table: Table, folder: Path) -> Distribution:
         if not isinstance(exclude, list) or not all(isinstance(tool, str) for tool in exclude):
             raise InputError(f"{table.at('exclude')} is {exclude!r}; expected a list of tool names")
         tools = tracelab_tools(exclude) if name == TRACELAB else load_tools(folder / name, exclude)
-        distribution = ToolMix(tools, _seconds(table, "cap_s"), name)
+        cap_s = _seconds(table, "cap_s")
+        if cap_s == 0:
+            raise InputError(f"{table.at('cap_s')} is 0; allowed: above 0 seconds")
+        distribution = ToolMix(tools, cap_s, name)
     table.finish()
     return distribution
 
@@ -180,7 +183,7 @@ def _log_normal(table: Table, median: float, p90: float, low: float, high: float
 
 def _choice(table: Table, values: tuple[float, ...]) -> Choice:
     weights = table.numbers("weights", 0) if table.has("weights") else (1.0,) * len(values)
-    if len(weights) != len(values) or sum(weights) <= 0:
+    if len(weights) != len(values) or not 0 < sum(weights) < math.inf:
         raise InputError(f"{table.at('weights')}: one weight per value is needed, with a positive sum")
     return Choice(values, weights)
 

@@ -165,7 +165,10 @@ def workload_from_toml(data: bytes, where: str, folder: Path) -> Workload:
 def _pattern(table: Table, key: str, default: str, allowed: Sequence[str]) -> str:
     pattern = table.text(key, default)
     try:
-        names = [name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None]
+        fields = [field for field in string.Formatter().parse(pattern) if field[1] is not None]
+        names = [name for _, name, _, _ in fields if name is not None]
+        if any(spec or conversion for _, _, spec, conversion in fields):
+            raise InputError(f"{table.at(key)} is {pattern!r}: plain fields only, without ! or :")
     except ValueError as error:
         raise InputError(f"{table.at(key)} is {pattern!r}: {error}") from None
     for name in names:

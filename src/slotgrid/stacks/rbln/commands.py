@@ -45,7 +45,9 @@ def compile_command(
 
     KV slots equal the batch size unless ``kvcache_num_blocks`` says otherwise, so it is named only then.
     """
-    folder = output_dir or f"{model_id.rsplit('/', 1)[-1].lower()}-b{config.max_running}-s{config.slots}"
+    folder = output_dir or (
+        f"{model_id.rsplit('/', 1)[-1].lower()}-b{'-'.join(map(str, config.buckets))}-s{config.slots}"
+    )
     # a single size without brackets would be read as a number, not as a list
     sizes = ",".join(map(str, config.buckets)) if len(config.buckets) > 1 else f"[{config.buckets[0]}]"
     words = ["optimum-rbln-cli", "--output-dir", folder, "--model-id", model_id]
