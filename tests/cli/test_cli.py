@@ -18,6 +18,7 @@ from rich.console import Console
 import slotgrid as sg
 from slotgrid.report.search_table import search_report
 from tests.conftest import Command, assert_one_line_error
+from tests.test_plan import published
 
 SEARCH = (
     "search",
@@ -68,6 +69,13 @@ def test_plan(slotgrid: Command, tmp_path: Path) -> None:
     assert json.loads(drawn.stdout)["plan_id"] == "n8b1"
 
 
+def test_a_published_plan_shows_its_own_hash(slotgrid: Command, tmp_path: Path) -> None:
+    path = tmp_path / "published.json"
+    path.write_text(json.dumps(published()))
+    shown = json.loads(slotgrid("plan", "show", path, "--json").stdout)
+    assert shown["published_content_sha256"] == published()["_sha256"]
+
+
 def test_workload_and_profile(slotgrid: Command) -> None:
     assert "tracelab-two-turn" in slotgrid("workload", "list").stdout
     assert {w["id"] for w in json.loads(slotgrid("workload", "list", "--json").stdout)} == {
@@ -81,7 +89,10 @@ def test_workload_and_profile(slotgrid: Command) -> None:
     assert json.loads(slotgrid("profile", "list", "--json").stdout)[0]["id"] == "rbln-ca25-qwen3-4b"
     values = json.loads(slotgrid("profile", "show", "rbln-ca25-qwen3-4b", "--json").stdout)["values"]
     assert all(value["source"] for value in values)
-    assert "memory.per_slot" in slotgrid("profile", "show", "rbln-ca25-qwen3-4b").stdout
+    text = slotgrid("profile", "show", "rbln-ca25-qwen3-4b").stdout
+    for part in ("memory.per_slot", "price.decode.fixed[bucket 8]", "measured range of price.decode.running: 1 to 8"):
+        assert part in text
+    assert "block 128 tokens" in text
 
 
 def test_simulate(slotgrid: Command, tmp_path: Path, profile: sg.StackProfile) -> None:
@@ -150,7 +161,7 @@ def test_search_report_ends_with_the_command(slotgrid: Command) -> None:
     assert "Recommended: buckets 1,4,6,8,10,16 with 16 KV slots" in text
     for part in ("472 s to compile", "13.1 GiB artifact", "7.10 GiB of the 15.7 GiB", "near-ties:", "N = 10:"):
         assert part in text
-    assert "outside the measured range: decode steps of buckets 9, 10" in text
+    assert "outside the measured range: decode steps of bucket 10 (measured 1 to 8)" in text
 
 
 def test_search_in_a_narrow_terminal_keeps_ratios_and_command_whole(

@@ -39,9 +39,14 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a plan holds: counts, longest context, waits, hash."""
-    from slotgrid.plan import load_plan
+    from slotgrid import files
+    from slotgrid.plan import plan_from_json, published_content_sha256
 
-    summary = _summary(load_plan(path))
+    data = files.read_json(path)
+    summary = _summary(plan_from_json(data, str(path)))
+    if "spec" in data:
+        # a published plan is known by the hash of its own format
+        summary["published_content_sha256"] = published_content_sha256(data)
     if as_json:
         print_json(summary)
         return

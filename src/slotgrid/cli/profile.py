@@ -47,3 +47,11 @@ def show(
     for entry in data["values"]:
         table.add_row(entry["name"], entry["as_written"], entry["kind"], entry["source"])
     out.print(table)
+    for name, span in data["ranges"].items():
+        out.print(f"measured range of {name}: {span or 'not stated'}")
+    kv = data["kv"]
+    out.print(
+        f"kv: slot {kv['slot_tokens']} tokens, block {kv['block_tokens']} tokens, generated tokens "
+        f"{'stay' if kv['generated_reusable'] else 'are not'} reusable ({kv['source'] or 'source not stated'}); "
+        f"prefill chunk {data['prefill_chunk_tokens']} tokens"
+    )

@@ -130,13 +130,14 @@ class CostModel:
 @dataclass(frozen=True)
 class KvFacts:
     """Slot length and block length in tokens; whether generated tokens stay reusable; whether a slot is made of
-    blocks that the server takes and returns one by one (``inner_blocks``)."""
+    blocks that the server takes and returns one by one (``inner_blocks``); where these facts come from (``source``)."""
 
     slot_tokens: int
     block_tokens: int
     bytes_per_token: Quantity | None
     generated_reusable: bool
     inner_blocks: bool = False
+    source: str = ""
 
     def reusable_tokens(self, prompt: Ints, previous_prompt: Ints, previous_output: Ints) -> Ints:
         """Tokens a returning request reuses if its previous turn's slot survives (int arrays of equal length):
@@ -157,9 +158,11 @@ class CompileModel:
     buckets_range: Range | None
 
     def seconds(self, config: ServingConfig) -> float:
+        """Seconds to compile ``config``."""
         return self.base_s.value + self.per_graph_s.value * (len(config.buckets) + 1)
 
     def artifact_gib(self, config: ServingConfig) -> float:
+        """GiB the compiled artifact of ``config`` takes on disk."""
         return self.artifact_base_gib.value + self.artifact_per_bucket_gib.value * len(config.buckets)
 
 
@@ -175,4 +178,5 @@ class MemoryModel:
     slots_range: Range | None
 
     def fullest_device_gib(self, config: ServingConfig) -> float:
+        """GiB ``config`` takes on the fullest device."""
         return self.fixed_fullest_gib.value + self.per_slot_gib.value * config.slots

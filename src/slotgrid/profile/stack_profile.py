@@ -68,7 +68,27 @@ class StackProfile:
                 {"name": name, "value": q.value, "as_written": q.text, "kind": q.kind, "source": q.source}
                 for name, q in self.provenance
             ],
+            "ranges": self._ranges(),
+            "kv": {
+                "slot_tokens": self.kv.slot_tokens,
+                "block_tokens": self.kv.block_tokens,
+                "generated_reusable": self.kv.generated_reusable,
+                "source": self.kv.source,
+            },
+            "prefill_chunk_tokens": self.price.prefill.chunk_tokens,
         }
+
+    def _ranges(self) -> dict[str, str | None]:
+        """Where each group of values was measured; None is not stated."""
+        found = {
+            "price.decode.running": self.price.decode.running_range,
+            "price.prefill.computed_tokens": self.price.prefill.tokens_range,
+            "compile.buckets": None if self.compile is None else self.compile.buckets_range,
+            "memory.slots": None if self.memory is None else self.memory.slots_range,
+        }
+        fixed = self.price.decode.fixed_s
+        texts = {name: None if span is None else str(span) for name, span in found.items()}
+        return {"price.decode.fixed, buckets": f"{fixed[0][0]} to {fixed[-1][0]}", **texts}
 
     def __repr__(self) -> str:
         return f"StackProfile({self.id!r}: {self.model_id} on {self.hardware}, rules {self.rules})"
@@ -176,6 +196,7 @@ def _kv_facts(table: Table, seen: list[tuple[str, Quantity]]) -> KvFacts:
         _optional(table, "bytes_per_token", "bytes", seen),
         table.flag("generated_reusable"),
         table.flag("inner_blocks", False),
+        table.text("source", ""),
     )
     if facts.inner_blocks and facts.slot_tokens % facts.block_tokens:
         raise InputError(
@@ -184,7 +205,6 @@ def _kv_facts(table: Table, seen: list[tuple[str, Quantity]]) -> KvFacts:
         )
     if facts.inner_blocks and facts.generated_reusable:
         raise InputError(f"{table.at('inner_blocks')} and generated_reusable are both true; only one is modelled")
-    table.text("source", "")
     table.finish()
     return facts
 

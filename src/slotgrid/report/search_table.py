@@ -76,7 +76,7 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
             + "; ".join(f"{tie.config.label} ({tie.ratio:.4f})" for tie in named)
             + (f"; {more} more" if more else "")
         )
-    for text in result.extrapolated:
+    for text in (*chosen.extrapolated, *result.extrapolated):
         console.print(f"  outside the measured range: {text}")
     for text in result.notes:
         console.print(f"  over all simulations run, {text}")

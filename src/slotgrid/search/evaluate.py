@@ -95,7 +95,7 @@ class Evaluator:
         self._rules = rules
         self._groups = groups
         self._threads = threads
-        self._most_clients = max(group.clients for group in groups)
+        self.most_clients = max(group.clients for group in groups)
         self.simulated = 0
         self.inner_blocks: tuple[int, ...] = (0, 0, 0, 0)
 
@@ -104,14 +104,14 @@ class Evaluator:
 
         Raises UnmeasuredError when a step time is not positive.
         """
-        width = self._most_clients + 1
+        width = self.most_clients + 1
         clock_s, price_s = np.zeros((len(configs), width)), np.zeros((len(configs), width))
         same = self._profile.clock is self._profile.price
         for i, config in enumerate(configs):
-            seconds = self._profile.price.decode.step_s(config, self._most_clients)
+            seconds = self._profile.price.decode.step_s(config, self.most_clients)
             price_s[i, : len(seconds)] = seconds
             if not same:
-                seconds = self._profile.clock.decode.step_s(config, self._most_clients)
+                seconds = self._profile.clock.decode.step_s(config, self.most_clients)
             clock_s[i, : len(seconds)] = seconds
         shape = (len(configs), len(self._groups))
         explored_s, evaluated_s = np.zeros(shape), np.zeros(shape)

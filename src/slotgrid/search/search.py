@@ -41,7 +41,10 @@ PHASES = ("explore", "evaluate")
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration of the ledger. Ratios are device time over the baseline's on the same plans."""
+    """One configuration of the ledger. Ratios are device time over the baseline's on the same plans.
+
+    extrapolated: what it asks of the profile outside the measured ranges (prefill sizes: see the result).
+    """
 
     config: ServingConfig
     ratio: float
@@ -52,6 +55,7 @@ class Candidate:
     compile_s: float | None
     artifact_gib: float | None
     memory_gib_per_device: float | None
+    extrapolated: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -64,6 +68,7 @@ class Candidate:
             "compile_s": self.compile_s,
             "artifact_gib": self.artifact_gib,
             "memory_gib_per_device": self.memory_gib_per_device,
+            "extrapolated": list(self.extrapolated),
         }
 
 
@@ -74,6 +79,7 @@ class SearchResult:
     ledger: one row per candidate in enumeration order. best: smallest explored ratio, ties in that order.
     near_ties: explored ratio within ``near_tie`` of the best, by ratio. recommended: of those the fewest compile
     seconds, then least memory, then smallest ratio, then lexicographic buckets.
+    extrapolated: prefill sizes outside the measured range, the same for every candidate.
     simulated: distinct simulations run; plans: (explored, evaluated) plans per candidate.
     notes: what blocks inside the slots and shared prefixes changed, over all simulations run.
     """
@@ -293,7 +299,7 @@ def search(
         returns_by_sessions={group.clients: group.explored_returns for group in groups},
         simulated=evaluator.simulated,
         resumed=resumed,
-        extrapolated=tuple(_extrapolated(profile, configs, groups)),
+        extrapolated=tuple(profile.price.prefill.beyond(np.concatenate([group.computed_tokens for group in groups]))),
         notes=tuple(inner_block_notes(*evaluator.inner_blocks)),
         elapsed_s=time.perf_counter() - started,
     )
@@ -372,6 +378,9 @@ def _rows(
     build, memory = profile.compile, profile.memory
     columns["compile_s"] = pl.Series([build.seconds(c) if build else None for c in configs], dtype=pl.Float64)
     columns["artifact_gib"] = pl.Series([build.artifact_gib(c) if build else None for c in configs], dtype=pl.Float64)
+    columns["extrapolated"] = pl.Series(
+        ["; ".join(_beyond(profile, config, evaluator.most_clients)) for config in configs], dtype=pl.String
+    )
     columns["memory_gib_per_device"] = pl.Series(
         [memory.fullest_device_gib(c) if memory else None for c in configs], dtype=pl.Float64
     )
@@ -413,28 +422,19 @@ def _candidate(row: dict[str, Any], sessions: Sequence[int]) -> Candidate:
         compile_s=row["compile_s"],
         artifact_gib=row["artifact_gib"],
         memory_gib_per_device=row["memory_gib_per_device"],
+        extrapolated=tuple(text for text in row["extrapolated"].split("; ") if text),
     )
 
 
-def _extrapolated(profile: StackProfile, configs: Sequence[ServingConfig], groups: Sequence[PlanGroup]) -> list[str]:
-    """What the candidates ask of the profile outside the ranges it was measured in."""
-    most = max(group.clients for group in groups)
-    used: set[int] = set()
-    for config in configs:
-        limit = config.bucket_for(min(most, config.max_running))
-        used.update(size for size in config.buckets if size <= limit)
-    running = range(1, min(most, max(config.max_running for config in configs)) + 1)
-    notes = profile.price.decode.beyond(used, running)
-    computed = np.concatenate([group.computed_tokens for group in groups])
-    notes += profile.price.prefill.beyond(computed)
-    if profile.compile is not None and profile.compile.buckets_range is not None:
-        counts = sorted({len(config.buckets) for config in configs})
-        if not all(profile.compile.buckets_range.covers(count) for count in (counts[0], counts[-1])):
-            notes.append(
-                f"compile time of {counts[0]} to {counts[-1]} buckets (measured {profile.compile.buckets_range})"
-            )
-    if profile.memory is not None and profile.memory.slots_range is not None:
-        slots = sorted({config.slots for config in configs})
-        if not all(profile.memory.slots_range.covers(count) for count in (slots[0], slots[-1])):
-            notes.append(f"memory with {slots[0]} to {slots[-1]} slots (measured {profile.memory.slots_range})")
+def _beyond(profile: StackProfile, config: ServingConfig, most_clients: int) -> list[str]:
+    """What one candidate asks of the profile outside the ranges it was measured in, besides prefill sizes."""
+    most = min(most_clients, config.max_running)
+    limit = config.bucket_for(most)
+    notes = profile.price.decode.beyond([size for size in config.buckets if size <= limit], range(1, most + 1))
+    build, memory = profile.compile, profile.memory
+    count = len(config.buckets)
+    if build is not None and build.buckets_range is not None and not build.buckets_range.covers(count):
+        notes.append(f"compile time of {count} buckets (measured {build.buckets_range})")
+    if memory is not None and memory.slots_range is not None and not memory.slots_range.covers(config.slots):
+        notes.append(f"memory with {config.slots} slots (measured {memory.slots_range})")
     return notes
