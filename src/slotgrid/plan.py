@@ -10,6 +10,7 @@ Files: ``slotgrid-plan/1`` JSON (docs/formats.md), and two published formats tha
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -128,6 +129,24 @@ class InputPlan:
     @property
     def total_wait_s(self) -> float:
         return sum(turn.tool_wait_s for _, session in self.sessions() for turn in session.turns)
+
+    @property
+    def open_loop(self) -> bool:
+        """Every client has one session, and they do not all start together: sessions arrive by themselves."""
+        starts = {client.start_s for client in self.clients}
+        return len(starts) > 1 and all(len(client.sessions) == 1 for client in self.clients)
+
+    @property
+    def cycle_s(self) -> float:
+        """Clients times the seconds between two starts, 0 when they start together.
+
+        Raises InputError when the starts are not evenly spaced: the cycle must then be given.
+        """
+        starts = [client.start_s for client in self.clients]
+        gaps = [b - a for a, b in itertools.pairwise(starts)]
+        if not gaps or max(gaps) - min(gaps) <= 1e-9 * max(1.0, starts[-1]):
+            return len(starts) * (gaps[0] if gaps else 0.0)
+        raise InputError(f"plan {self.plan_id}: clients do not start evenly spaced; give the cycle in seconds")
 
     @property
     def has_arrivals(self) -> bool:

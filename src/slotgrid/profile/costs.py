@@ -69,6 +69,15 @@ class DecodeCost:
                 )
         return seconds
 
+    def seconds(self, running: Ints, bucket: Ints, context_tokens: Ints) -> Floats:
+        """Seconds of single steps (int arrays of equal length). Raises UnmeasuredError for a bucket without a line."""
+        sizes, at = np.unique(bucket, return_inverse=True)
+        fixed = np.array([self.fixed(int(size)) for size in sizes])
+        total: Floats = (
+            fixed[at.ravel()] + self.base_s.value + self.per_request_s.value * running + self.context_s * context_tokens
+        )
+        return total
+
     @property
     def context_s(self) -> float:
         """Seconds per context token and step; 0 when the model has no such term."""
