@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.engine._jit import jit
+from slotgrid.engine.expand import expand_steps as expand_steps
 from slotgrid.engine.heaps import (
     REQUEST_BITS,
     REQUEST_MASK,
@@ -575,36 +576,3 @@ def simulate_jobs(
         if out_steps.shape[0] > 0:
             for n in range(min(job_max_running[j], d - c) + 1):
                 out_steps[j, n] = steps_by_running[n]
-
-
-@jit
-def expand_steps(
-    segment_start_s: Floats,
-    segment_running: Ints,
-    segment_steps: Ints,
-    segment_context: Ints,
-    step_s: Floats,
-    context_s: Scalar,
-    start_s: Floats,
-    duration_s: Floats,
-    running: Ints,
-) -> None:
-    """Write out the single decode steps of recorded segments, with the same additions in the same order."""
-    at = 0
-    for i in range(segment_steps.shape[0]):
-        now = segment_start_s[i]
-        n = segment_running[i]
-        dt = step_s[n]
-        context = segment_context[i]
-        for _ in range(segment_steps[i]):
-            if context_s == 0.0:
-                after = now + dt
-                duration_s[at] = dt
-            else:
-                duration_s[at] = dt + context_s * context
-                after = now + (dt + context_s * context)
-                context += n
-            start_s[at] = now
-            running[at] = n
-            at += 1
-            now = after
