@@ -65,6 +65,20 @@ def test_windows_and_ensembles(inside: Inside, plan: Path, tmp_path: Path) -> No
     assert "too few repeats" in inside("simulate", plan, *SIMULATE, *window).stdout
 
 
+def test_the_window_of_a_saved_run_is_the_same(slotgrid: Command, inside: Inside, plan: Path, tmp_path: Path) -> None:
+    profile = ("--profile", "rbln-ca25-qwen3-4b")
+    direct = inside("simulate", plan, *SIMULATE, "--window", "60s", "-o", tmp_path / "run", "--json")
+    saved = slotgrid("steady", tmp_path / "run", "--plan", plan, *profile, "--window", "60s", "--json")
+    assert saved.returncode == 0, saved.stderr
+    one, other = json.loads(direct.stdout), json.loads(saved.stdout)
+    assert {key: other[key] for key in one if key not in ("notes", "extrapolated")} == {
+        key: one[key] for key in one if key not in ("notes", "extrapolated")
+    }
+    foreign = tmp_path / "foreign.json"
+    sg.load_workload("tracelab-multi-turn").draw(clients=4, seed=4, cycle_s=5.0).save(foreign)
+    assert_one_line_error(inside("steady", tmp_path / "run", "--plan", foreign, *profile), "ran plan n4b0", "--plan")
+
+
 def test_each_correction_can_be_left_out(inside: Inside, plan: Path) -> None:
     without = inside("simulate", plan, *SIMULATE, "--clock", "operating", "--without", "context, excess", "--json")
     assert any("without context, excess" in text for text in json.loads(without.stdout)["notes"])
