@@ -3,14 +3,15 @@
 One idea a module: ``moments`` (what the equations need of a workload), ``occupancy`` (how many requests run: a closed
 network with exclusive prefill), ``survival`` (whether a prefix is still in its slot when the session returns: an
 absorbing chain), ``fixed_point`` (both together, they need each other), ``grid`` (the bucket set that is cheapest for
-an occupancy: a dynamic programme).
+an occupancy: a dynamic programme), ``best_response`` (set and occupancy in turn).
 
 The equations hold for clients that renew their sessions, for 1 to ``max_running`` of them; more is refused
 (docs/analytic.md). They are the published analytic model (v1) of the study repository dongkyeomjang/escapement.
 """
 
+from slotgrid.analytic.best_response import Response, best_response
 from slotgrid.analytic.fixed_point import Prediction, check_range, predict
-from slotgrid.analytic.grid import BucketReason, GridChoice, bucket_reasons, grid_seconds, optimal_buckets
+from slotgrid.analytic.grid import BucketReason, GridChoice, bucket_reasons, grid_seconds, optimal_buckets, used_buckets
 from slotgrid.analytic.moments import Moments, moments_of
 from slotgrid.analytic.occupancy import Occupancy, closed_network
 from slotgrid.analytic.survival import survival_probability
@@ -21,6 +22,8 @@ __all__ = [
     "Moments",
     "Occupancy",
     "Prediction",
+    "Response",
+    "best_response",
     "bucket_reasons",
     "check_range",
     "closed_network",
@@ -29,4 +32,5 @@ __all__ = [
     "optimal_buckets",
     "predict",
     "survival_probability",
+    "used_buckets",
 ]

@@ -136,8 +136,9 @@ def _means(cost: PrefillCost, first: npt.NDArray[np.bool_], prompts: Ints, hits:
     later = ~first
     if not later.any():
         return PrefillMeans(float(cost.seconds(prompts[first]).mean()), 0.0, 0.0)
+    computed = prompts[later] - hits[later]
     return PrefillMeans(
         float(cost.seconds(prompts[first]).mean()),
-        float(cost.seconds(prompts[later] - hits[later]).mean()),
+        float(np.where(hits[later] > 0, cost.seconds(computed, cached=True), cost.seconds(computed)).mean()),
         float(cost.seconds(prompts[later]).mean()),
     )
