@@ -6,12 +6,14 @@ For steps h(n) the programme minimises sum h(n) F(b(n)) over the sets that hold 
 
     best[j][b] = min over b' < b of best[j - 1][b'] + F(b) * (steps with b' < n <= b)
 
-Sums are fractions, so that equal costs are equal; of equals the lexicographically smallest set is taken.
+Sums are whole numbers (floats times a power of two), so that equal costs are equal; of equals the lexicographically
+smallest set is taken.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,7 +66,8 @@ class BucketReason:
     @property
     def sentence(self) -> str:
         """One sentence for people."""
-        ran = f"{self.lowest}" if self.lowest == self.bucket else f"{self.lowest} to {self.bucket}"
+        word = {0: "", 1: f"{self.lowest} or "}.get(self.bucket - self.lowest, f"{self.lowest} to ")
+        ran = f"{word}{self.bucket}"
         if self.share == 0:
             return f"{self.bucket} is never used: no step runs {ran}; it can be left out"
         change = "saves" if self.saved_per_step_s >= 0 else "costs"
@@ -95,13 +98,14 @@ def optimal_buckets(
         raise InputError(f"max-buckets: {max_buckets}; allowed: at least {least} (1 and the top bucket)")
     between = range(2, top) if intermediate is None else sorted({b for b in intermediate if 1 < b < top})
     sizes = (1, *between, top) if top > 1 else (1,)
-    upto = _cumulative(steps, top)
-    price = {size: Fraction(cost(size)) for size in sizes}
+    upto, step_unit = _cumulative(steps, top)
+    prices, price_unit = _whole([cost(size) for size in sizes])
+    price = dict(zip(sizes, prices, strict=True))
     # by largest size: cost and sizes, with exactly j sizes
-    best: dict[int, tuple[Fraction, tuple[int, ...]]] = {1: (price[1] * upto[1], (1,))}
+    best: dict[int, tuple[int, tuple[int, ...]]] = {1: (price[1] * upto[1], (1,))}
     finished = [best[top]] if top in best else []
     for _ in range(1, max_buckets):
-        extended: dict[int, tuple[Fraction, tuple[int, ...]]] = {}
+        extended: dict[int, tuple[int, tuple[int, ...]]] = {}
         for size in sizes[1:]:
             options = [
                 (seconds + price[size] * (upto[size] - upto[below]), (*chosen, size))
@@ -113,16 +117,17 @@ def optimal_buckets(
         best = extended
         if top in best:
             finished.append(best[top])
-    seconds, buckets = min(finished)
-    return GridChoice(buckets, float(seconds))
+    total, buckets = min(finished)
+    return GridChoice(buckets, float(Fraction(total, step_unit * price_unit)))
 
 
 def grid_seconds(steps: Floats, cost: Cost, buckets: Sequence[int]) -> float:
     """Seconds of the bucket parts of all steps on a set (ascending, reaching every count that runs)."""
     _check(steps, buckets[-1])
-    upto = _cumulative(steps, buckets[-1])
-    edges = itertools.pairwise((0, *buckets))
-    return float(sum((Fraction(cost(b)) * (upto[b] - upto[a]) for a, b in edges), Fraction(0)))
+    upto, step_unit = _cumulative(steps, buckets[-1])
+    prices, price_unit = _whole([cost(size) for size in buckets])
+    counts = [upto[b] - upto[a] for a, b in itertools.pairwise((0, *buckets))]
+    return float(Fraction(sum(map(operator.mul, prices, counts)), step_unit * price_unit))
 
 
 def used_buckets(steps: Floats, buckets: Sequence[int]) -> tuple[int, ...]:
@@ -135,8 +140,7 @@ def used_buckets(steps: Floats, buckets: Sequence[int]) -> tuple[int, ...]:
 def bucket_reasons(steps: Floats, cost: Cost, buckets: Sequence[int]) -> tuple[BucketReason, ...]:
     """What each size but the top saves, the others left as they are; in ascending order."""
     _check(steps, buckets[-1])
-    upto = _cumulative(steps, buckets[-1])
-    total_steps = upto[buckets[-1]]
+    upto, unit = _cumulative(steps, buckets[-1])
     total_s = grid_seconds(steps, cost, buckets)
     reasons = []
     for below, size, above in zip((0, *buckets[:-2]), buckets[:-1], buckets[1:], strict=True):
@@ -147,9 +151,9 @@ def bucket_reasons(steps: Floats, cost: Cost, buckets: Sequence[int]) -> tuple[B
                 bucket=size,
                 lowest=below + 1,
                 next_bucket=above,
-                share=float(count / total_steps),
+                share=count / upto[-1],
                 saved_per_step_s=saved_s,
-                saved_share=float(count) * saved_s / total_s,
+                saved_share=count / unit * saved_s / total_s,
             )
         )
     return tuple(reasons)
@@ -163,7 +167,14 @@ def _check(steps: Floats, top: int) -> None:
         raise InputError("occupancy: no decode steps at all")
 
 
-def _cumulative(steps: Floats, top: int) -> list[Fraction]:
-    """Steps with at most n running, n = 0 to top, as exact fractions."""
-    counts = [Fraction(float(steps[n])) if 0 < n < len(steps) else Fraction(0) for n in range(top + 1)]
-    return list(itertools.accumulate(counts))
+def _cumulative(steps: Floats, top: int) -> tuple[list[int], int]:
+    """Steps with at most n running, n = 0 to top, in whole numbers of one over the unit."""
+    counts, unit = _whole([float(steps[n]) if 0 < n < len(steps) else 0.0 for n in range(top + 1)])
+    return list(itertools.accumulate(counts)), unit
+
+
+def _whole(values: Sequence[float]) -> tuple[list[int], int]:
+    """The values times the smallest power of two that makes all of them whole, and that power: nothing is rounded."""
+    ratios = [value.as_integer_ratio() for value in values]
+    unit = max(denominator for _, denominator in ratios)
+    return [numerator * (unit // denominator) for numerator, denominator in ratios], unit

@@ -10,7 +10,20 @@ import typer
 from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
-from slotgrid.cli import compile, diagnose, plan, profile, rbln, replay, search, serve, simulate, workload
+from slotgrid.cli import (
+    compile,
+    diagnose,
+    explain,
+    plan,
+    profile,
+    propose,
+    rbln,
+    replay,
+    search,
+    serve,
+    simulate,
+    workload,
+)
 from slotgrid.errors import SlotgridError
 
 # what a shell reports for a process that ctrl-c ended
@@ -30,6 +43,8 @@ app.add_typer(profile.app, name="profile")
 app.add_typer(rbln.app, name="rbln")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("explain")(explain.explain)
+app.command("propose")(propose.propose)
 app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
