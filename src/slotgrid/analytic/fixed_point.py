@@ -79,12 +79,19 @@ class Prediction:
         )
 
 
-def check_range(clients: int, max_running: int) -> None:
-    """Raise InputError outside the range the model was checked in."""
-    if not 1 <= clients <= max_running:
+def check_range(clients: int, max_running: int, usable_slots: int | None = None) -> None:
+    """Raise InputError outside the range the model was checked in: as many clients as can run at once.
+
+    usable_slots: slots requests may hold, where they may be fewer than ``max_running``.
+    """
+    if usable_slots is not None and usable_slots < max_running:
+        limit, text = usable_slots, f"the {usable_slots} usable slots, fewer than max_running {max_running}"
+    else:
+        limit, text = max_running, f"max_running = {max_running}"
+    if not 1 <= clients <= limit:
         raise InputError(
-            f"sessions: {clients}; the analytic model holds for 1 to max_running = {max_running} sessions "
-            "(beyond, requests queue and it is far off); simulate instead, or allow more running requests"
+            f"sessions: {clients}; the analytic model holds for 1 to {text} (beyond, requests queue and it is far off); "
+            "simulate instead, or let more requests run"
         )
 
 
@@ -100,13 +107,14 @@ def predict(
     """Steady state of ``clients`` clients on ``config``.
 
     usable_slots: slots requests may hold where one is kept back for padding; the configuration's unless given.
-    outside_range: do not refuse more clients than ``max_running``; for comparisons with published values only.
+    outside_range: do not refuse more clients than can run at once; for comparisons with published values only.
     Raises InputError outside the range, UnmeasuredError when a step time is missing.
     """
-    if not outside_range:
-        check_range(clients, config.max_running)
     slots = config.slots if usable_slots is None else usable_slots
-    most = min(clients, config.max_running)
+    if not outside_range:
+        check_range(clients, config.max_running, slots)
+    limit = min(config.max_running, slots)
+    most = min(clients, limit)
     clock_s = _step_s(profile.clock.decode.step_s(config, most), profile.clock.decode.context_s, moments)
     price_s = _step_s(profile.price.decode.step_s(config, most), profile.price.decode.context_s, moments)
     returns = len(moments.waits_s) > 0
@@ -123,7 +131,7 @@ def predict(
             decode_steps=moments.decode_steps,
             step_s=clock_s,
             prefill_s=prefill_s,
-            max_running=config.max_running,
+            max_running=limit,
         )
         at_mean = min(max(round(found.mean_running), 1), most)
         service_s = moments.decode_steps * float(clock_s[at_mean]) / found.decode_share + prefill_s

@@ -149,7 +149,8 @@ def explain(
 ) -> Explanation:
     """Explain bucket sets by the occupancy they meet.
 
-    sessions: numbers of concurrent clients, each from 1 to ``max_running``. buckets: sets to compare; the first is
+    sessions: numbers of concurrent clients, each from 1 to as many as can run at once (``max_running``, or the usable
+    slots if those are fewer). buckets: sets to compare; the first is
     explained and makes the occupancy. Without any the cheapest set of the analytic view is explained. max_buckets,
     intermediate: what the cheapest set may hold (sizes between 1 and ``max_running``; None: all).
     simulate: simulate the same plans beside it. clock: "price" or "operating"; the profile's unless given.
@@ -161,8 +162,9 @@ def explain(
     counts = session_counts(sessions)
     if max_running < 1:
         raise InputError(f"max-running: {max_running}; allowed: at least 1")
+    usable = rule_set.usable_slots(max_running if slots is None else slots, max_running)
     for n in counts:
-        check_range(n, max_running)
+        check_range(n, max_running, usable)
     plans = drawn_plans(workload, counts, seeds, blocks)
     moments = {n: moments_of(plans[n], profile, turnaround_s=gap_s) for n in counts}
     price = profile.price.decode
@@ -174,7 +176,6 @@ def explain(
         return profile if clock is None else profile.clocked(clock, config)
 
     def analytic(config: ServingConfig) -> dict[int, Prediction]:
-        usable = rule_set.usable_slots(config.slots, config.max_running)
         return {n: predict(clocked(config), config, moments[n], clients=n, usable_slots=usable) for n in counts}
 
     def cheapest(steps: Floats) -> Buckets:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slotgrid.analytic import best_response, moments_of, optimal_buckets, predict, used_buckets
+from slotgrid.analytic import Moments, best_response, moments_of, optimal_buckets, predict, used_buckets
 from slotgrid.config import ServingConfig
 from slotgrid.engine.rules import RuleSet
 from slotgrid.errors import InputError
@@ -262,11 +262,12 @@ class _Finder:
     def find(self) -> Proposed:
         """From the first guess to the last answer."""
         every = tuple(range(1, self.top + 1))
-        inside = tuple(n for n in self.plans if n <= self.top)
-        start = best_response(every, self._analytic(inside), self._cheapest).buckets if inside else every
+        moments = self._moments()
+        start = best_response(every, self._analytic(moments), self._cheapest).buckets if moments else every
         response = best_response(start, lambda buckets: pooled_loads(self._simulated(buckets)), self._cheapest)
-        path = response.path if inside else response.path[1:]
-        return Proposed(self.top, self.slots, inside, path, response.fixed)
+        # a bucket for every count is no candidate unless it is an answer
+        path = response.path if moments else response.path[1:] or response.path
+        return Proposed(self.top, self.slots, tuple(moments), path, response.fixed)
 
     def candidates(self, way: Proposed) -> list[ServingConfig]:
         """Every set on the way; for the last occupancy the cheapest sets of fewer sizes, which compile faster, and for
@@ -274,9 +275,9 @@ class _Finder:
         last = self._simulated(way.path[-1])
         found = []
         alone = [self._cheapest(load.steps) for load in last.values()]
-        fewer = [self._cheapest(pooled_loads(last), count) for count in range(2, self.max_buckets)]
+        steps = pooled_loads(last)
+        fewer = [self._cheapest(steps, count) for count in range(2, self.max_buckets)]
         for buckets in (*way.path, *alone, *fewer):
-            steps = pooled_loads(self._simulated(buckets))
             found += [self._config(buckets), self._config(used_buckets(steps, buckets))]
         return list(dict.fromkeys(found))
 
@@ -302,14 +303,25 @@ class _Finder:
             }
         return self._loads[buckets]
 
-    def _analytic(self, inside: Sequence[int]) -> Callable[[Buckets], Floats]:
-        # one plan says enough for a first guess
-        moments = {n: moments_of(self.plans[n][:1], self.profile, turnaround_s=self.turnaround_s) for n in inside}
+    def _moments(self) -> dict[int, Moments]:
+        """What the analytic view needs, for the session counts in its range; none where it does not hold at all."""
+        usable = self.rules.usable_slots(self.slots, self.top)
+        try:
+            return {
+                # one plan says enough for a first guess
+                n: moments_of(plans[:1], self.profile, turnaround_s=self.turnaround_s)
+                for n, plans in self.plans.items()
+                if n <= min(self.top, usable)
+            }
+        except InputError:
+            return {}
+
+    def _analytic(self, moments: dict[int, Moments]) -> Callable[[Buckets], Floats]:
         usable = self.rules.usable_slots(self.slots, self.top)
 
         def occupancy(buckets: Buckets) -> Floats:
             config = self._config(buckets)
-            figures = {n: predict(self.profile, config, moments[n], clients=n, usable_slots=usable) for n in inside}
+            figures = {n: predict(self.profile, config, moments[n], clients=n, usable_slots=usable) for n in moments}
             return pooled_steps(figures, moments, self.top)
 
         return occupancy
