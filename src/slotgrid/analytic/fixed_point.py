@@ -90,8 +90,8 @@ def check_range(clients: int, max_running: int, usable_slots: int | None = None)
         limit, text = max_running, f"max_running = {max_running}"
     if not 1 <= clients <= limit:
         raise InputError(
-            f"sessions: {clients}; the analytic model holds for 1 to {text} (beyond, requests queue and it is far off); "
-            "simulate instead, or let more requests run"
+            f"sessions: {clients}; the analytic model holds for 1 to {text} (beyond, requests queue and it is far "
+            "off); simulate instead, or let more requests run"
         )
 
 

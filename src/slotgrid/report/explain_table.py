@@ -26,7 +26,7 @@ def explain_report(result: Explanation, console: Console) -> None:
         f"Buckets {_set(config.buckets)}"
         + (" (the cheapest for their own analytic occupancy)" if result.found else "")
         + f", max running {config.max_running}, {config.slots} KV slots; N = {', '.join(map(str, result.sessions))} "
-        f"clients (the analytic view holds for N from 1 to {config.max_running})"
+        f"clients (the analytic view holds for N from 1 to {result.most_sessions})"
     )
     for text in result.notes:
         console.print(f"note: {text}")

@@ -78,7 +78,8 @@ class Explanation:
     """What :func:`explain` found.
 
     config: the explained configuration, whose buckets make the occupancy. found: the buckets were not given but are the
-    fixed point of the analytic best response. predictions: the analytic figures by session count. views: the analytic
+    fixed point of the analytic best response. most_sessions: the end of the analytic view's range. predictions: the
+    analytic figures by session count. views: the analytic
     one and, when asked for, the simulated one. step_s: float64[max_running + 1], priced seconds of a step.
     """
 
@@ -90,6 +91,7 @@ class Explanation:
     turnaround_s: float
     clock_text: str
     sessions: tuple[int, ...]
+    most_sessions: int
     predictions: dict[int, Prediction]
     views: tuple[View, ...]
     step_s: Floats
@@ -113,7 +115,7 @@ class Explanation:
             "turnaround_s": self.turnaround_s,
             "clock": self.clock_text,
             "sessions": list(self.sessions),
-            "range": [1, self.config.max_running],
+            "range": [1, self.most_sessions],
             "analytic": [prediction.to_dict() for prediction in self.predictions.values()],
             "views": [view.to_dict() for view in self.views],
             "occupancy_difference": self.occupancy_difference,
@@ -150,9 +152,9 @@ def explain(
     """Explain bucket sets by the occupancy they meet.
 
     sessions: numbers of concurrent clients, each from 1 to as many as can run at once (``max_running``, or the usable
-    slots if those are fewer). buckets: sets to compare; the first is
-    explained and makes the occupancy. Without any the cheapest set of the analytic view is explained. max_buckets,
-    intermediate: what the cheapest set may hold (sizes between 1 and ``max_running``; None: all).
+    slots if those are fewer). buckets: sets to compare; the first is explained and makes the occupancy. Without any the
+    cheapest set of the analytic view is explained. max_buckets, intermediate: what the cheapest set may hold (sizes
+    between 1 and ``max_running``; None: all).
     simulate: simulate the same plans beside it. clock: "price" or "operating"; the profile's unless given.
     seeds, blocks: of the plans; the workload's exploration inputs unless given.
 
@@ -162,7 +164,9 @@ def explain(
     counts = session_counts(sessions)
     if max_running < 1:
         raise InputError(f"max-running: {max_running}; allowed: at least 1")
-    usable = rule_set.usable_slots(max_running if slots is None else slots, max_running)
+    # any buckets do to check the slots
+    held = ServingConfig((max_running,), slots=slots).slots
+    usable = rule_set.usable_slots(held, max_running)
     for n in counts:
         check_range(n, max_running, usable)
     plans = drawn_plans(workload, counts, seeds, blocks)
@@ -170,7 +174,7 @@ def explain(
     price = profile.price.decode
 
     def configured(chosen: Sequence[int]) -> ServingConfig:
-        return ServingConfig(chosen, slots=max_running if slots is None else slots, max_running=max_running)
+        return ServingConfig(chosen, slots=held, max_running=max_running)
 
     def clocked(config: ServingConfig) -> StackProfile:
         return profile if clock is None else profile.clocked(clock, config)
@@ -222,6 +226,7 @@ def explain(
         turnaround_s=gap_s,
         clock_text=used.clock_text or ("price" if used.clock is used.price else "the profile's"),
         sessions=counts,
+        most_sessions=min(max_running, usable),
         predictions=figures,
         views=tuple(views),
         step_s=price.step_s(config),

@@ -1,0 +1,76 @@
+"""``slotgrid explain`` and ``slotgrid propose`` as their users type them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.conftest import Command, assert_one_line_error
+
+EXPLAIN = ("explain", "--profile", "rbln-ca25-qwen3-4b", "--workload", "tracelab-multi-turn", "--seeds", "1")
+PROPOSE = ("propose", "--profile", "rbln-ca25-qwen3-4b", "--workload", "tracelab-two-turn", "--baseline", "1,2,4,8")
+
+
+def test_explain(slotgrid: Command) -> None:
+    process = slotgrid(
+        *EXPLAIN,
+        *("--blocks", "0", "--sessions", "14", "--max-running", 16, "--simulate"),
+        *("--buckets", "1,4,6,8,10,16", "--buckets", "1,2,4,8,16"),
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    text = process.stdout
+    assert "the analytic view holds for N from 1 to 16" in text
+    assert "Cheapest set for the analytic occupancy:" in text
+    assert "Cheapest set for the simulated occupancy:" in text
+    for bucket in (1, 4, 6, 8, 10):
+        assert f"  {bucket} is there for steps with " in text
+
+
+def test_explain_json(slotgrid: Command) -> None:
+    process = slotgrid(*EXPLAIN, "--blocks", "0", "--sessions", 6, "--max-running", 8, "--slots", 9, "--json")
+    assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout)
+    assert (data["slots"], data["max_running"], data["range"], data["found"]) == (9, 8, [1, 8], True)
+    assert 0.7 < data["analytic"][0]["reuse"] < 1
+    assert data["views"][0]["optimal"]["buckets"] == data["buckets"]
+
+
+def test_explain_outside_its_range(slotgrid: Command) -> None:
+    process = slotgrid(*EXPLAIN, "--sessions", "8,12", "--max-running", 8)
+    assert_one_line_error(process, "sessions: 12", "holds for 1 to max_running = 8", "simulate instead")
+    process = slotgrid(*EXPLAIN, "--sessions", 8, "--max-running", 8, "--buckets", "1,2,x")
+    assert_one_line_error(process, "'1,2,x' is not a list of whole numbers")
+
+
+def test_propose(slotgrid: Command) -> None:
+    process = slotgrid(
+        *PROPOSE, *("--sessions", "4,8", "--batch", "8,12", "--max-buckets", 4, "--blocks", "0", "--check")
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    assert "78 candidates in the space; proposed by best response:" in process.stdout
+    assert "Recommended: buckets" in process.stdout
+    assert "Checked against all 78 candidates:" in process.stdout
+    process = slotgrid(*PROPOSE, "--sessions", 8, "--batch", 12, "--blocks", "0", "--json")
+    data = json.loads(process.stdout)
+    assert data["candidates"] == data["ways"][0]["max_running"] - 12 + len(data["top"])
+    assert data["best"]["ratio"] <= data["baseline"]["ratio"]
+    assert data["checked"] is None
+
+
+def test_propose_refuses_to_check_too_much(slotgrid: Command) -> None:
+    process = slotgrid(*PROPOSE, "--sessions", 8, "--batch", "32", "--max-buckets", 10, "--check")
+    assert_one_line_error(process, "check: the space holds", "at most 50,000 are enumerated")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from slotgrid.cli.main import run; run(['explain', '--help']); run(['propose', '--help']);"
+        "print([m for m in ('numpy', 'numba', 'polars', 'rich') if m in sys.modules], file=sys.stderr)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stderr.strip() == "[]"
+    assert "--max-running" in process.stdout
+    assert "--check" in process.stdout
