@@ -24,8 +24,8 @@ MAY_IMPORT = {
     "diagnose": {"profile", "run"},
     # equations on a workload and a profile: no events, so nothing of the engine
     "analytic": {"plan", "profile"},
-    # simulated occupancies are read off runs
-    "search": {"plan", "engine", "profile", "workload", "run", "analytic"},
+    # a capacity is found on windows of runs, and simulated occupancies are read off runs
+    "search": {"plan", "run", "engine", "profile", "workload", "analytic"},
     # depends on nothing but its extra: a server must not know what is measured with it
     "serve": set(),
     # an in-process replay needs the engine room's rule sets (turnaround) and the static engine itself

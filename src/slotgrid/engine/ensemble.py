@@ -19,7 +19,7 @@ from slotgrid.engine.batch import Jobs, StepTables, simulate_jobs
 from slotgrid.engine.kernel import F_DECODE_S, F_PREFILL_S, F_STALL_SESSION_S, F_WALL_S, I_FINISHED, I_REUSED
 from slotgrid.engine.perturb import Members, perturbed
 from slotgrid.engine.setup import Setup
-from slotgrid.errors import InputError, UnmeasuredError
+from slotgrid.errors import InputError
 from slotgrid.profile import Scatter
 
 if TYPE_CHECKING:
@@ -172,11 +172,7 @@ def draw_members(setup: Setup, *, members: int, seed: int, scatter: Scatter | No
         raise InputError(f"ensemble: {members!r} members; allowed: whole numbers of at least 2")
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: {seed!r}; allowed: whole numbers of at least 0")
-    scatter = setup.profile.scatter if scatter is None else scatter
-    if scatter is None:
-        raise UnmeasuredError(
-            f"profile {setup.profile.id}: the scatter between repeats is not measured; add [scatter] to run ensembles"
-        )
+    scatter = setup.profile.needed_scatter() if scatter is None else scatter
     if setup.flat.fixed_arrival_s.size:
         raise InputError(
             f"plan {setup.plan.plan_id}: an ensemble perturbs when requests are sent, the plan fixes it; "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slotgrid.config import ServingConfig
 from slotgrid.engine.prepare import FlatPlan, Floats, Ints, PlanBatch
 from slotgrid.engine.setup import Setup
-from slotgrid.profile import Scatter
+from slotgrid.profile import Scatter, StackProfile
 
 
 @dataclass(frozen=True)
@@ -75,33 +77,54 @@ class Members:
 
 
 def perturbed(setup: Setup, scatter: Scatter, members: int, rng: np.random.Generator) -> Members:
-    """Draw the members: starts, turnarounds, prefill times and step times.
+    """Draw the members of one plan on one configuration."""
+    config = setup.config
+    first, start_s, gap_s, prefill = perturb_plan(
+        setup.flat, setup.gap_s, setup.turnaround_given, scatter, members, rng
+    )
+    deviation = step_deviation_s(setup.profile, scatter, config.buckets)
+    offset_s = deviation * rng.standard_normal((members, len(config.buckets)))
+    return Members(setup, first, start_s, gap_s, prefill, off_by(setup.step_s, offset_s, config))
 
-    The prefill factors reach a plan that feels the blocks inside the slots only as 1: its prefills are priced from one
-    table by computed tokens. Draws come in a fixed order, so that a size of 0 changes nothing else.
+
+def perturb_plan(
+    flat: FlatPlan, gap_s: float, turnaround_given: bool, scatter: Scatter, members: int, rng: np.random.Generator
+) -> tuple[Ints, Floats, Floats, Floats]:
+    """What of the members does not depend on the configuration: first_requests, first_arrival_s, gap_s and prefill of
+    :class:`Members`. gap_s: the turnaround inside the flat plan, kept when ``turnaround_given``.
+
+    The prefill factors do not reach a plan that feels the blocks inside the slots: its prefills come from one table by
+    computed tokens. Draws come in a fixed order, so that a size of 0 changes nothing else.
     """
-    flat, config = setup.flat, setup.config
-    requests, clients = flat.requests, flat.clients
-
     # in plan order: the flat plan has them by start time
     by_client = np.argsort(flat.first_requests)
     start_s, first = flat.first_arrival_s[by_client], flat.first_requests[by_client]
     width_s = rng.uniform(scatter.start_spread_s.low, scatter.start_spread_s.high, (members, 1))
-    starts = start_s + width_s * rng.random((members, clients))
+    starts = start_s + width_s * rng.random((members, flat.clients))
     order = np.argsort(starts, axis=1, kind="stable")
 
-    turnaround_s = rng.uniform(scatter.turnaround_s.low, scatter.turnaround_s.high, (members, requests))
-    gap_s = np.tile(flat.gap_s, (members, 1)) if setup.turnaround_given else flat.gap_s - setup.gap_s + turnaround_s
+    turnaround_s = rng.uniform(scatter.turnaround_s.low, scatter.turnaround_s.high, (members, flat.requests))
+    gaps = np.tile(flat.gap_s, (members, 1)) if turnaround_given else flat.gap_s - gap_s + turnaround_s
     # a negative factor would let time go back
-    prefill = np.maximum(1 + scatter.prefill_share.value * rng.standard_normal((members, requests)), 0.0)
+    prefill = np.maximum(1 + scatter.prefill_share.value * rng.standard_normal((members, flat.requests)), 0.0)
+    return first[order], np.take_along_axis(starts, order, axis=1), gaps, prefill
 
-    sizes = {size: i for i, size in enumerate(config.buckets)}
-    # between runs of one artifact, and between the cost's form and what was measured
-    residual = setup.profile.clock.decode.residual_s
+
+def step_deviation_s(profile: StackProfile, scatter: Scatter, buckets: Sequence[int]) -> Floats:
+    """Standard deviation by which the steps of each bucket are off in one repeat, float64[buckets]: between runs of
+    one artifact, and between the form of the clock and what was measured."""
+    residual = profile.clock.decode.residual_s
     off_form_s = 0.0 if residual is None else residual.value
-    deviation = np.array([math.hypot(scatter.step(size), off_form_s) for size in config.buckets])
-    offset_s = deviation * rng.standard_normal((members, len(sizes)))
-    step_s = np.tile(setup.step_s, (members, 1))
-    for n in range(1, setup.most + 1):
-        step_s[:, n] = np.maximum(step_s[:, n] + offset_s[:, sizes[config.bucket_for(n)]], 1e-6)
-    return Members(setup, first[order], np.take_along_axis(starts, order, axis=1), gap_s, prefill, step_s)
+    return np.array([math.hypot(scatter.step(size), off_form_s) for size in buckets])
+
+
+def off_by(step_s: Floats, offset_s: Floats, config: ServingConfig) -> Floats:
+    """Step seconds of every member, float64[M, N + 1]: step_s float64[N + 1] plus the offset of the bucket in use.
+
+    offset_s: float64[M, buckets]. Times stay positive.
+    """
+    most = min(len(step_s) - 1, config.max_running)
+    column = np.searchsorted(config.buckets, np.arange(1, most + 1))
+    steps = np.tile(step_s, (len(offset_s), 1))
+    steps[:, 1 : most + 1] = np.maximum(steps[:, 1 : most + 1] + offset_s[:, column], 1e-6)
+    return steps

@@ -78,6 +78,14 @@ class StackProfile:
             raise UnmeasuredError(f"profile {self.id}: device memory is not measured; add [memory] or drop the budget")
         return self.memory
 
+    def needed_scatter(self) -> Scatter:
+        """What differs between repeats; raises UnmeasuredError when nobody measured it."""
+        if self.scatter is None:
+            raise UnmeasuredError(
+                f"profile {self.id}: the scatter between repeats is not measured; add [scatter] to run ensembles"
+            )
+        return self.scatter
+
     def to_dict(self) -> dict[str, Any]:
         """Identity and every value with its provenance, as JSON values."""
         return {

@@ -155,6 +155,9 @@ def propose(
     extra_slots: Sequence[int] = (0,),
     rules: str | RuleSet | None = None,
     turnaround_s: float | None = None,
+    clock: str | None = None,
+    ensemble: int | None = None,
+    ensemble_seed: int = 0,
     explore_seeds: Sequence[int] | None = None,
     evaluate_seeds: Sequence[int] | None = None,
     blocks: Sequence[int] | None = None,
@@ -187,6 +190,7 @@ def propose(
         whole = SearchSpace(batch, max_buckets, intermediate, extra_slots)
     plans = drawn_plans(workload, counts, explore_seeds, blocks)
 
+    clocked = profile if clock is None else profile.clocked(clock)
     affordable = _affordable(profile, max_buckets, compile_budget_s)
     ways: list[Proposed] = []
     configs: dict[ServingConfig, None] = {}
@@ -198,7 +202,7 @@ def propose(
     for done, (top, extra) in enumerate(fitting):
         if progress is not None:
             progress(done, len(fitting))
-        finder = _Finder(profile, plans, rule_set, gap_s, top, top + extra, affordable, intermediate)
+        finder = _Finder(clocked, plans, rule_set, gap_s, top, top + extra, affordable, intermediate)
         way = finder.find()
         ways.append(way)
         for found in finder.candidates(way):
@@ -215,6 +219,9 @@ def propose(
             baseline=baseline,
             rules=rule_set,
             turnaround_s=turnaround_s,
+            clock=clock,
+            ensemble=ensemble,
+            ensemble_seed=ensemble_seed,
             explore_seeds=explore_seeds,
             evaluate_seeds=evaluate_seeds,
             blocks=blocks,
