@@ -34,16 +34,7 @@ def test_published_cycles(clients: int) -> None:
         assert prediction.cycle_s == pytest.approx(cycle_s, abs=0.0015)
 
 
-CELLS = [
-    ("BASE", 6),
-    ("BASE", 8),
-    ("DP", 8),
-    ("TUNED", 8),
-    ("BASE", 10),
-    ("TUNED", 12),
-    ("BATCHONLY", 16),
-    ("TUNED", 16),
-]
+CELLS = [("BASE", 6), ("BASE", 8), ("DP", 8), ("TUNED", 8), ("BASE", 10), ("TUNED", 12), ("TUNED", 16)]
 
 
 @pytest.mark.parametrize(("arm", "clients"), CELLS)
@@ -58,29 +49,26 @@ def test_published_reuse_and_device_time(arm: str, clients: int) -> None:
         assert per_turn_ms == pytest.approx(float(row["device_ms_pred_analytic_v1"]), abs=1.2)
 
 
-@pytest.mark.parametrize("clients", [8, 16])
-def test_published_cost_ratios(clients: int) -> None:
-    arm = {8: "TUNED", 16: "BATCHONLY"}[clients]
-    base = mean(p.device_time_per_turn_s for p in predictions("BASE", clients))
-    row = next(
-        row for row in read_csv("multi_turn_cells.csv") if row["config"] == arm and int(row["n_sessions"]) == clients
-    )
-    ratio = mean(p.device_time_per_turn_s for p in predictions(arm, clients)) / base
+@pytest.mark.parametrize("arm", ["DP", "TUNED"])
+def test_published_cost_ratios(arm: str) -> None:
+    base = mean(p.device_time_per_turn_s for p in predictions("BASE", 8))
+    row = next(row for row in read_csv("multi_turn_cells.csv") if row["config"] == arm and row["n_sessions"] == "8")
+    ratio = mean(p.device_time_per_turn_s for p in predictions(arm, 8)) / base
     assert ratio == pytest.approx(float(row["ratio_pred_analytic_v1"]), abs=0.001)
 
 
 # BASE with its eight slots full is where the published model is known to be low (-0.043)
 @pytest.mark.parametrize(
     ("arm", "clients", "low", "high"),
-    [("BASE", 6, -0.02, 0.02), ("BATCHONLY", 8, -0.02, 0.02), ("TUNED", 12, -0.02, 0.02), ("BASE", 8, -0.065, -0.02)],
+    [("BASE", 6, -0.02, 0.02), ("TUNED", 8, -0.02, 0.02), ("TUNED", 12, -0.02, 0.02), ("BASE", 8, -0.065, -0.02)],
 )
 def test_the_simulator_agrees_inside_the_range(
     profile: sg.StackProfile, arm: str, clients: int, low: float, high: float
 ) -> None:
     config = sg.ServingConfig(BUCKETS[arm])
-    plans = [plan for plan, _ in steady_plans(clients)[:3]]
+    plans = [plan for plan, _ in steady_plans(clients)[:2]]
     load = simulated_load(profile, config, plans, rules=REAL, turnaround_s=0.0008)
-    found = predictions(arm, clients)[:3]
+    found = predictions(arm, clients)[:2]
     assert load.reuse is not None
     assert low <= mean(p.reuse or 0.0 for p in found) - load.reuse <= high
     running = mean(sum(n * share for n, share in enumerate(p.steps)) for p in found)

@@ -62,7 +62,11 @@ def test_the_gap_to_the_enumerated_best(profile: sg.StackProfile, two_turn: sg.W
     assert 0 <= gap.gap <= 0.002
     # candidates that tie with a smaller ratio come first
     assert ratios[gap.rank - 1] == found.best.ratio
-    assert found.to_dict()["checked"]["gap"] == gap.gap
+    stream = io.StringIO()
+    propose_report(found, 8192, 3, Console(file=stream, width=10_000))
+    assert f"{gap.enumerated} candidates in the space; proposed by best response:" in stream.getvalue()
+    assert f"Checked against all {gap.enumerated} candidates: the best proposal" in stream.getvalue()
+    assert "Recommended: buckets" in stream.getvalue()
 
 
 def test_a_space_nobody_enumerates(profile: sg.StackProfile, two_turn: sg.Workload) -> None:
