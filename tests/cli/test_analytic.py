@@ -6,6 +6,9 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from slotgrid.cli.main import INTERRUPTED, run
 from tests.conftest import Command, assert_one_line_error
 
 EXPLAIN = ("explain", "--profile", "rbln-ca25-qwen3-4b", "--workload", "tracelab-multi-turn", "--seeds", "1")
@@ -70,3 +73,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert process.stderr.strip() == "[]"
     assert "--max-running" in process.stdout
     assert "--check" in process.stdout
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import slotgrid.search  # noqa: F401  # loads the module below
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    # the name slotgrid.search.propose is the function
+    monkeypatch.setattr(sys.modules["slotgrid.search.propose"], "simulated_load", interrupt)
+    assert run([*PROPOSE, "--sessions", "4", "--batch", "8", "--blocks", "0"]) == INTERRUPTED
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "slotgrid: interrupted\n")

@@ -51,7 +51,7 @@ def test_why_6_and_10(profile: sg.StackProfile, two_turn: sg.Workload) -> None:
 def test_the_published_grid_for_eight_sessions(profile: sg.StackProfile, multi_turn: sg.Workload) -> None:
     """Without a set, the fixed point of the analytic best response: for N = 8 the published DP configuration."""
     found = sg.explain(profile, multi_turn, sessions=(8,), max_running=16)
-    assert found.found
+    assert found.fixed
     assert found.config.buckets == (1, 2, 3, 4, 6, 16)
     assert found.views[0].over_optimal[0][2] == 0
     assert BURST_NOTE not in found.notes
@@ -75,6 +75,8 @@ def test_both_views_agree_where_the_equations_hold(profile: sg.StackProfile, mul
     explain_report(found, Console(file=stream, width=60))
     text = stream.getvalue()
     assert "Why these buckets, by the simulated occupancy:" in text
+    assert "device time" in text
+    assert "…" not in text
     assert "10 is there for" in text or "10 is never used" in text
 
 

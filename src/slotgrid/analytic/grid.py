@@ -74,7 +74,7 @@ class BucketReason:
         return (
             f"{self.bucket} is there for steps with {ran} running ({self.share:.1%} of the steps): each {change} "
             f"{abs(self.saved_per_step_s) * 1000:.3f} ms against bucket {self.next_bucket}, "
-            f"{abs(self.saved_share):.2%} of the decode time that buckets decide"
+            f"{abs(self.saved_share):.2%} of the bucket part of all steps"
         )
 
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MS = 1000
+_FOUND = {
+    None: "",
+    True: " (the cheapest for their own analytic occupancy)",
+    False: " (one of a circle of sets, each the cheapest for the analytic occupancy of the one before)",
+}
 
 
 def explain_report(result: Explanation, console: Console) -> None:
@@ -24,7 +29,7 @@ def explain_report(result: Explanation, console: Console) -> None:
     )
     console.print(
         f"Buckets {_set(config.buckets)}"
-        + (" (the cheapest for their own analytic occupancy)" if result.found else "")
+        + _FOUND[result.fixed]
         + f", max running {config.max_running}, {config.slots} KV slots; N = {', '.join(map(str, result.sessions))} "
         f"clients (the analytic view holds for N from 1 to {result.most_sessions})"
     )
@@ -67,20 +72,21 @@ def _occupancy(result: Explanation) -> Table:
 def _figures(result: Explanation) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("N", justify="right")
-    for name in ("reuse", "running in a step"):
-        for view in result.views:
-            table.add_column(f"{name}, {view.source}" if len(result.views) > 1 else name, justify="right")
-    table.add_column("cycle", justify="right")
-    table.add_column("device time a turn", justify="right")
+    table.add_column("view", no_wrap=True)
+    for name in ("reuse", "running in a step", "cycle", "device time a turn"):
+        table.add_column(name, justify="right")
     for n, prediction in result.predictions.items():
-        reuse = [view.reuse[n] for view in result.views]
-        table.add_row(
-            str(n),
-            *("no returns" if value is None else f"{value:.3f}" for value in reuse),
-            *(f"{view.mean_running[n]:.2f}" for view in result.views),
-            f"{prediction.cycle_s:.2f} s",
-            f"{prediction.device_time_per_turn_s:.4f} s",
-        )
+        for view in result.views:
+            reuse = view.reuse[n]
+            analytic = view.source == "analytic"
+            table.add_row(
+                str(n),
+                view.source,
+                "no returns" if reuse is None else f"{reuse:.3f}",
+                f"{view.mean_running[n]:.2f}",
+                f"{prediction.cycle_s:.2f} s" if analytic else "",
+                f"{prediction.device_time_per_turn_s:.4f} s" if analytic else "",
+            )
     return table
 
 

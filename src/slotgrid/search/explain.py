@@ -77,16 +77,16 @@ class View:
 class Explanation:
     """What :func:`explain` found.
 
-    config: the explained configuration, whose buckets make the occupancy. found: the buckets were not given but are the
-    fixed point of the analytic best response. most_sessions: the end of the analytic view's range. predictions: the
-    analytic figures by session count. views: the analytic
-    one and, when asked for, the simulated one. step_s: float64[max_running + 1], priced seconds of a step.
+    config: the explained configuration, whose buckets make the occupancy. fixed: None when they were given; else they
+    are the last answer of the analytic best response, and this says whether that is a fixed point. most_sessions: the
+    end of the analytic view's range. predictions: the analytic figures by session count. views: the analytic one and,
+    when asked for, the simulated one. step_s: float64[max_running + 1], priced seconds of a step.
     """
 
     profile_id: str
     workload_id: str
     config: ServingConfig
-    found: bool
+    fixed: bool | None
     rules: RuleSet
     turnaround_s: float
     clock_text: str
@@ -110,7 +110,8 @@ class Explanation:
             "profile": self.profile_id,
             "workload": self.workload_id,
             **self.config.to_dict(),
-            "found": self.found,
+            "found": self.fixed is not None,
+            "fixed": self.fixed,
             "rules": self.rules.name,
             "turnaround_s": self.turnaround_s,
             "clock": self.clock_text,
@@ -187,6 +188,7 @@ def explain(
         return found.buckets
 
     listed = [configured(chosen) for chosen in buckets]
+    fixed = None
     if not listed:
         # a bucket for every count is the start that favours none
         path = best_response(
@@ -194,7 +196,7 @@ def explain(
             lambda chosen: pooled_steps(analytic(configured(chosen)), moments, max_running),
             cheapest,
         )
-        listed = [configured(path.buckets)]
+        listed, fixed = [configured(path.buckets)], path.fixed
     config = listed[0]
     sets = [other.buckets for other in listed]
     figures = analytic(config)
@@ -221,7 +223,7 @@ def explain(
         profile_id=profile.id,
         workload_id=workload.id,
         config=config,
-        found=not buckets,
+        fixed=fixed,
         rules=rule_set,
         turnaround_s=gap_s,
         clock_text=used.clock_text or ("price" if used.clock is used.price else "the profile's"),
