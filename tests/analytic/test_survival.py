@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotgrid.analytic.survival import PoissonWeights, survival_probability
@@ -80,6 +80,7 @@ def test_chain_against_matrix_exponentials(slots: int, rate: float, service_s: f
     assert survive(slots, rate, service_s, [wait], arrivals) == pytest.approx(expected, abs=1e-6)
 
 
+@settings(max_examples=40)
 @given(
     st.integers(1, 8),
     RATE,

@@ -45,6 +45,12 @@ def test_renewing_clients_count_while_all_are_there(profile: sg.StackProfile) ->
     assert load.steps.sum() == pytest.approx(1)
 
 
+def test_nothing_to_decode(profile: sg.StackProfile) -> None:
+    plan = sg.InputPlan.from_turns([[(100, 1, 0.0)]])
+    with pytest.raises(sg.InputError, match="occupancy: every turn generates one token"):
+        simulated_load(profile, CONFIG, [plan], rules=REAL, turnaround_s=0.0008)
+
+
 def test_a_plan_without_a_steady_part_counts_whole(profile: sg.StackProfile) -> None:
     plan = sg.InputPlan(
         "short",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from slotgrid.config import ServingConfig
 from slotgrid.engine import RuleSet, simulate
+from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
 from slotgrid.run import Run
@@ -42,7 +43,7 @@ class Load:
 def simulated_load(
     profile: StackProfile, config: ServingConfig, plans: Sequence[InputPlan], *, rules: RuleSet, turnaround_s: float
 ) -> Load:
-    """Simulate the plans and pool them.
+    """Simulate the plans and pool them. Raises InputError when nothing is ever decoded.
 
     Where clients renew their sessions only the steady part counts: after the warm-up (:mod:`run.window`) and before the
     first client has run out of sessions. Where they do not, the whole run counts.
@@ -60,6 +61,10 @@ def simulated_load(
         later = (run.requests["turn"].to_numpy() > 0) & window.covers(run.requests["arrival_s"].to_numpy())
         returns += int(later.sum())
         reused += int((run.requests["cached_tokens"].to_numpy()[later] > 0).sum())
+    if tokens == 0:
+        raise InputError(
+            "occupancy: every turn generates one token, so there are no decode steps and no buckets to choose"
+        )
     steps = counts / counts.sum()
     # every step makes one token for each request that runs
     return Load(steps, tokens / len(plans) / float(steps @ np.arange(len(steps))), reused, returns)
