@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -66,13 +65,12 @@ def test_propose_refuses_to_check_too_much(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import slotgrid.search  # noqa: F401  # loads the module below
+    from slotgrid.search import finder
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    # the name slotgrid.search.propose is the function
-    monkeypatch.setattr(sys.modules["slotgrid.search.propose"], "simulated_load", interrupt)
+    monkeypatch.setattr(finder, "simulated_load", interrupt)
     assert run([*PROPOSE, "--sessions", "4", "--batch", "8", "--blocks", "0"]) == INTERRUPTED
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "slotgrid: interrupted\n")
