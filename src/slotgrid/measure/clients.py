@@ -22,7 +22,6 @@ from slotgrid.run.window import Window, check_lasting, warmup_end_s
 if TYPE_CHECKING:
     import aiohttp
 
-_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 30.0
 _FEWEST_FAILURES = 3
 # words are drawn from these when prompts are text
@@ -82,6 +81,8 @@ class Clients:
         self.retried = 0
         self.window: Window | None = None
         self.stopped_by: str | None = None
+        # when the last request was handed over to be sent
+        self.last_sent_s = 0.0
         self.exhausted: list[int] = []
         # in a server's log, requests of two replays must not share ids
         self.run_tag = uuid.uuid4().hex[:8]
@@ -212,6 +213,7 @@ class Clients:
         first_call = outcome.called
         attempts = 0
         self._in_flight.add(c)
+        self.last_sent_s = max(self.last_sent_s, self._time(first_call))
         try:
             while True:
                 attempts += 1
@@ -227,7 +229,11 @@ class Clients:
                 if outcome.error is None or not outcome.again or attempts > self.options.retries or self._over():
                     break
                 self.retried += 1
-                wait_s = _BACKOFF_S * 2 ** (attempts - 1) if outcome.retry_after_s is None else outcome.retry_after_s
+                wait_s = (
+                    self.options.backoff_s * 2 ** (attempts - 1)
+                    if outcome.retry_after_s is None
+                    else outcome.retry_after_s
+                )
                 await asyncio.sleep(min(wait_s, _LONGEST_BACKOFF_S))
                 if self._over():
                     break
@@ -240,6 +246,11 @@ class Clients:
             self._in_flight.discard(c)
         self._write(c, index, session, t, name, outcome, due, first_call, attempts, planned_prompt)
         return outcome
+
+    def _backoff_s(self, outcome: Outcome, attempts: int) -> float:
+        asked_s = outcome.retry_after_s
+        wait_s = self.options.backoff_s * 2 ** (attempts - 1) if asked_s is None else asked_s
+        return min(wait_s, _LONGEST_BACKOFF_S)
 
     # --- what a request leaves ----------------------------------------------------------------------
 

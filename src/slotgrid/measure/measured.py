@@ -51,7 +51,7 @@ def measured_run(*, plan: InputPlan, clients: Clients, lag: ClientLag, details: 
             if window is None or rule is None
             else {"start_s": window.start_s, "end_s": window.end_s, "cycle_s": rule.cycle_s},
             "exhausted_clients": clients.exhausted,
-            "last_sent_s": max(sent, default=None),
+            "last_sent_s": clients.last_sent_s if rows else None,
             "failures": dict(clients.failures),
             "http_errors": clients.http_errors,
             "retries": clients.retried,

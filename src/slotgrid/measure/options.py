@@ -36,7 +36,8 @@ class ReplayOptions:
     model: the server's first one unless given. seed: sent with every request. token_times: keep the time of every
     token. retries: of a request of which nothing was generated. prompts: "ids", "text", or "auto" (ids where the server
     takes and returns them). metrics: keep /metrics before and after. failures_in_a_row: the run ends when so many
-    requests failed one after another; None is as many as clients, at least 3.
+    requests failed one after another; None is as many as clients, at least 3. backoff_s: before the first retry; it
+    doubles with each, up to 30 s, unless the server says how long to wait (Retry-After, up to 30 s).
     """
 
     model: str | None = None
@@ -47,6 +48,7 @@ class ReplayOptions:
     metrics: bool = True
     window: WindowRule | None = None
     failures_in_a_row: int | None = None
+    backoff_s: float = 0.25
 
     def __post_init__(self) -> None:
         if self.prompts not in PROMPTS:

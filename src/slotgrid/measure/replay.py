@@ -153,8 +153,10 @@ async def _replay(
             "client": {"slotgrid": __version__, "python": platform.python_version(), "host": platform.node()},
         },
     )
-    with _as_run_error():
+    try:
         save_run(run, folder)
+    except InputError as error:
+        raise RunError("; ".join([*invalid_reasons(run), str(error)])) from None
     return run
 
 
