@@ -124,6 +124,8 @@ class Stub:
     async def _route(self, exchange: Exchange) -> None:
         if exchange.path == "/v1/models":
             await exchange.reply(200 if self.models else 404, self.models)
+        elif exchange.path == "/health":
+            await exchange.reply(200)
         elif exchange.path == "/metrics" and self.metrics is not None:
             await exchange.reply(200, self.metrics)
         elif exchange.path == "/v1/completions":

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 import slotgrid as sg
+from slotgrid.cli.main import run
 from slotgrid.measure.http import Endpoint, retry_after
 from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import replay_over_http
-from tests.conftest import DATA, Command, assert_one_line_error
+from tests.conftest import DATA, Command
 from tests.measure.stub import PATIENCE_S, Exchange, Stub, serving
 from tests.measure.test_replay import TRAITS, chain, plan_of, rows_of
 
@@ -329,29 +330,36 @@ def test_a_server_that_cannot_be_reached_is_one_line(slotgrid: Command, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_options_are_one_line(slotgrid: Command, tmp_path: Path) -> None:
-    PLAN.save(tmp_path / "plan.json")
-    to_server = ("replay", "plan.json", "--base-url", "http://127.0.0.1:1")
-    assert_one_line_error(slotgrid(*to_server), "-o is missing")
-    assert_one_line_error(
-        slotgrid("replay", "plan.json", "--base-url", "nonsense", "-o", "r"), "--base-url: 'nonsense'"
-    )
-    assert_one_line_error(slotgrid(*to_server, "-o", "r", "--cycle", "3s"), "--cycle is of a window")
-    assert_one_line_error(slotgrid(*to_server, "-o", "r", "--evaluation", "0s"), "the evaluation more than 0")
-    assert_one_line_error(slotgrid(*to_server, "-o", "r", "--evaluation", "120"), "--evaluation", "no unit")
-    assert_one_line_error(slotgrid(*to_server, "-o", "r", "--prompts", "x"), "allowed: auto, ids, text")
-    assert_one_line_error(slotgrid(*to_server, "-o", "plan.json"), "a file; give a directory")
+def test_bad_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, folder = str(tmp_path / "plan.json"), str(tmp_path / "run")
+    PLAN.save(plan)
     (tmp_path / "empty.json").write_text("")
-    assert_one_line_error(slotgrid("replay", "empty.json", "--base-url", "http://127.0.0.1:1"), "the file is empty")
+    to_server = ("replay", plan, "--base-url", "http://127.0.0.1:1")
+    for arguments, said in (
+        (to_server, "-o is missing"),
+        ((*to_server[:3], "nonsense", "-o", folder), "--base-url: 'nonsense'"),
+        ((*to_server, "-o", folder, "--cycle", "3s"), "--cycle is of a window"),
+        ((*to_server, "-o", folder, "--evaluation", "0s"), "the evaluation more than 0"),
+        ((*to_server, "-o", folder, "--evaluation", "120"), "has no unit"),
+        ((*to_server, "-o", folder, "--prompts", "x"), "allowed: auto, ids, text"),
+        ((*to_server, "-o", plan), "a file; give a directory"),
+        (("replay", str(tmp_path / "empty.json"), *to_server[2:], "-o", folder), "the file is empty"),
+        (("replay", plan, "--artifact", "x", "--evaluation", "3s", "-o", folder), "--evaluation goes with --base-url"),
+    ):
+        assert run(list(arguments)) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.strip().splitlines()
+        assert said in line
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_adds_up_and_sends_nothing(slotgrid: Command, tmp_path: Path) -> None:
+def test_a_dry_run_adds_up_and_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = plan_of([chain((40, 3, 1.5), (8, 2, 0.0)), chain((30, 2, 0.0))], [chain((20, 4, 9.0), (8, 2, 0.0))])
     plan.save(tmp_path / "plan.json")
-    done = slotgrid("replay", "plan.json", "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    totals = json.loads(done.stdout)
-    assert totals == {
+    arguments = ["replay", str(tmp_path / "plan.json"), "--dry-run"]
+    assert run([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
         "plan_id": "p",
         "plan_sha256": plan.content_sha256,
         "clients": 2,
@@ -367,8 +375,9 @@ def test_a_dry_run_adds_up_and_sends_nothing(slotgrid: Command, tmp_path: Path) 
         "least_s": 9.0,
         "window": False,
     }
-    windowed = slotgrid("replay", "plan.json", "--dry-run", "--evaluation", "120s", "--cycle", "20s", "--json")
-    assert json.loads(windowed.stdout)["least_s"] == 180.0
-    shown = slotgrid("replay", "plan.json", "--dry-run").stdout
+    assert run([*arguments, "--evaluation", "120s", "--cycle", "20s", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["least_s"] == 180.0
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
     assert "longest context  53" in shown
     assert "9.0 s" in shown

@@ -18,9 +18,7 @@ def measure(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Directory for all run directories.", metavar="DIR")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, show the order, start nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all files, show the order, start nothing.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure arms: compile, start a fresh server for each condition, replay its plan, keep everything.

@@ -146,12 +146,12 @@ def _claim(target: Path, arms: Arms, hashes: list[tuple[str, str]]) -> None:
         raise InputError(f'{path}: not a measurement; expected "format": "{FORMAT}"')
     # as it would be read back: tuples are lists in JSON
     same = json.loads(json.dumps(index))
-    for key in ("seed", "order", "plans", "arms", "options"):
+    for key in ("arms", "plans", "seed", "order", "options"):
         if key == "plans":
             # a plan may lie elsewhere, but its content stays
             same[key], earlier[key] = ([plan["sha256"] for plan in data[key]] for data in (same, earlier))
         if same[key] != earlier.get(key):
-            raise InputError(f"{target}: belongs to another measurement ({key} differ); give a new directory")
+            raise InputError(f"{target}: belongs to another measurement (other {key}); give a new directory")
 
 
 def _compiled(arm: Arm, folder: Path, target: Path, note: Callable[[str], None]) -> str | None:

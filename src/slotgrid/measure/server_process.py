@@ -132,8 +132,12 @@ def free_port(wanted: int) -> int:
         with socket.create_server(("127.0.0.1", wanted)) as listener:
             port: int = listener.getsockname()[1]
             return port
-    except (OSError, OverflowError) as error:
-        raise RunError(f"port {wanted} cannot be used: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        # the socket module adds the address to the reason
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise RunError(f"port {wanted} cannot be used: {reason}") from None
+    except OverflowError:
+        raise RunError(f"port {wanted} cannot be used: allowed are 0 to 65535") from None
 
 
 def last_line(path: Path) -> str:
