@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 import slotgrid as sg
+from slotgrid.measure.validity import problems
 from slotgrid.run.readers.event_log import run_from_events
 from tests.conftest import Command
 from tests.measure.test_inprocess import SMALL
@@ -89,3 +91,28 @@ def test_events_of_another_run_are_refused(slotgrid: Command, server: Server, tm
     refused = slotgrid("diagnose", "run")
     assert refused.returncode == 2
     assert "none of its requests is one of the 1 in run.json beside it" in refused.stderr
+
+
+def test_measuring_the_static_engine_checks_every_request_in_its_log(
+    slotgrid: Command, artifact: Path, tmp_path: Path
+) -> None:
+    plan = plan_of([chain((200, 3, 0.0), (8, 2, 0.0))], [chain((40, 4, 0.0))])
+    plan.save(tmp_path / "plan.json")
+    start = [sys.executable, "-m", "slotgrid", "serve", "{artifact}", "--port", "{port}"]
+    (tmp_path / "arms.toml").write_text(
+        f'plans = ["plan.json"]\n[[arm]]\nname = "BASE"\nartifact = "{artifact}"\n'
+        f"start = {json.dumps([*start, '--events', '{run_dir}/events.jsonl'])}\n"
+    )
+    done = slotgrid("measure", "arms.toml", "-o", "out", "--json")
+    assert done.returncode == 0, done.stderr
+    (condition,) = json.loads(done.stdout)["conditions"]
+    assert (condition["valid"], condition["exit_code"], condition["ended"]) == (True, 0, "TERM")
+    folder = tmp_path / "out" / "BASE" / "r0"
+    run = sg.run.read_run(folder)
+    assert run.steps is not None
+    assert run.requests["admit_order"].null_count() == 0
+    assert run.requests.height == plan.turn_count
+    # a request that is not in the server's log makes the condition invalid
+    events = (folder / "events.jsonl").read_text()
+    (folder / "events.jsonl").write_text(events.replace(run.requests["request_id"][1], "cmpl-somebody-else"))
+    assert problems(folder, plan=plan, window=None) == ["1 evaluated requests are not in the server's log"]
