@@ -12,6 +12,9 @@ import polars as pl
 import pytest
 
 import slotgrid as sg
+from slotgrid.errors import InputError, RunError
+from slotgrid.measure.options import ReplayOptions
+from slotgrid.measure.replay import replay_over_http
 from slotgrid.measure.validity import problems
 from slotgrid.run.readers.event_log import run_from_events
 from tests.conftest import Command
@@ -62,35 +65,28 @@ def test_a_replay_of_the_static_engine_and_its_event_log_say_the_same(
     # the order of events tells the same story as the counters: the replay of it agrees with every return
     data = result.to_dict()
     assert (data["decode_steps"], data["reuse_observable"]) == (decode.height, True)
+    # a log that shares no request with the rows is another run's
+    tag = printed["replay"]["request_tag"]
+    (tmp_path / "run" / "events.jsonl").write_text(server.events.read_text().replace(tag, "another"))
+    with pytest.raises(InputError, match="none of its requests is one of the 18 in"):
+        sg.run.read_run(tmp_path / "run")
     everything = run_from_events(server.events)
     assert everything.steps is not None
     assert everything.steps.height > run.steps.height
 
 
-def test_text_prompts_work_on_the_static_engine_too(slotgrid: Command, server: Server, tmp_path: Path) -> None:
-    plan_of([chain((40, 6, 0.0), (8, 5, 0.0))]).save(tmp_path / "plan.json")
-    done = slotgrid("replay", "plan.json", "--base-url", server.url, "-o", "run", "--prompts", "text", "--json")
-    assert done.returncode == 0, done.stderr
-    model = slotgrid("replay", "plan.json", "--base-url", server.url, "-o", "other", "--model", "llama")
-    assert model.returncode == 1
-    assert "the model 'llama' does not exist" in model.stderr
+def test_text_prompts_work_on_the_static_engine_too(server: Server, tmp_path: Path) -> None:
+    plan = plan_of([chain((40, 6, 0.0), (8, 5, 0.0))])
+    text = ReplayOptions(prompts="text")
+    run = replay_over_http(plan=plan, base_url=server.url, output=tmp_path / "run", options=text)
     first, second = rows_of(tmp_path / "run")
     assert first["output_tokens"] == 6
     # about as many tokens as planned: a word of these is several tokens of the tiny model
     assert first["prompt_tokens"] == pytest.approx(40, rel=0.3)
     assert second["prompt_tokens"] > first["prompt_tokens"]
-    assert "the seam between pieces" in json.loads(done.stdout)["notes"][-1]
-
-
-def test_events_of_another_run_are_refused(slotgrid: Command, server: Server, tmp_path: Path) -> None:
-    plan_of([chain((40, 2, 0.0))]).save(tmp_path / "plan.json")
-    done = slotgrid("replay", "plan.json", "--base-url", server.url, "-o", "run", "--json")
-    assert done.returncode == 0, done.stderr
-    other = server.events.read_text().replace(json.loads(done.stdout)["replay"]["request_tag"], "another")
-    (tmp_path / "run" / "events.jsonl").write_text(other)
-    refused = slotgrid("diagnose", "run")
-    assert refused.returncode == 2
-    assert "none of its requests is one of the 1 in run.json beside it" in refused.stderr
+    assert "the seam between pieces" in run.notes[-1]
+    with pytest.raises(RunError, match="the model 'llama' does not exist"):
+        replay_over_http(plan=plan, base_url=server.url, options=ReplayOptions(model="llama"))
 
 
 def test_measuring_the_static_engine_checks_every_request_in_its_log(
