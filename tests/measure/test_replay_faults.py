@@ -366,12 +366,12 @@ def test_bad_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         (to_server, "-o is missing"),
         ((*to_server[:3], "nonsense", "-o", folder), "--base-url: 'nonsense'"),
         ((*to_server, "-o", folder, "--cycle", "3s"), "--cycle is of a window"),
-        ((*to_server, "-o", folder, "--evaluation", "0s"), "the evaluation more than 0"),
-        ((*to_server, "-o", folder, "--evaluation", "120"), "has no unit"),
+        ((*to_server, "-o", folder, "--window", "0s"), "window: 0 s; allowed: more than 0"),
+        ((*to_server, "-o", folder, "--window", "120"), "has no unit"),
         ((*to_server, "-o", folder, "--prompts", "x"), "allowed: auto, ids, text"),
         ((*to_server, "-o", plan), "a file; give a directory"),
         (("replay", str(tmp_path / "empty.json"), *to_server[2:], "-o", folder), "the file is empty"),
-        (("replay", plan, "--artifact", "x", "--evaluation", "3s", "-o", folder), "--evaluation goes with --base-url"),
+        (("replay", plan, "--artifact", "x", "--window", "3s", "-o", folder), "--window goes with --base-url"),
     ):
         assert run(list(arguments)) == 2
         captured = capsys.readouterr()
@@ -402,7 +402,7 @@ def test_a_dry_run_adds_up_and_sends_nothing(tmp_path: Path, capsys: pytest.Capt
         "least_s": 9.0,
         "window": False,
     }
-    assert run([*arguments, "--evaluation", "120s", "--cycle", "20s", "--json"]) == 0
+    assert run([*arguments, "--window", "120s", "--cycle", "20s", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["least_s"] == 180.0
     assert run(arguments) == 0
     shown = capsys.readouterr().out
