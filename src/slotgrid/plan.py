@@ -132,9 +132,8 @@ class InputPlan:
 
     @property
     def open_loop(self) -> bool:
-        """Every client has one session, and they do not all start together: sessions arrive by themselves."""
-        starts = {client.start_s for client in self.clients}
-        return len(starts) > 1 and all(len(client.sessions) == 1 for client in self.clients)
+        """Every client has one session: nobody renews, sessions arrive by themselves."""
+        return all(len(client.sessions) == 1 for client in self.clients)
 
     @property
     def cycle_s(self) -> float:
