@@ -15,6 +15,7 @@ from slotgrid.cli import (
     compile,
     diagnose,
     explain,
+    measure,
     plan,
     profile,
     propose,
@@ -53,6 +54,7 @@ app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
+app.command("measure")(measure.measure)
 
 
 def _version(value: bool) -> None:
