@@ -55,20 +55,26 @@ def read_run(
     """
     found = directory.look(Path(folder))
     given = {"buckets": buckets, "slots": slots, "max_running": max_running}
+    complete_events = bool(found.events) and (not found.logs or states_config(found.events[0]))
     if found.run_json is not None:
         saved = load_run(found.folder)
         if saved.source == "simulated" or saved.steps is not None or not (found.logs or found.events):
             return saved
-        if found.events and (not found.logs or states_config(found.events[0])):
+        if complete_events:
             return with_events(saved, _one_event_log(found))
         return _Assembly(found, given, progress, saved).run()
+    if complete_events and found.rows:
+        # what a client left that was killed before it saved its run
+        rows = _Assembly(replace(found, logs={}), given, progress, None).run()
+        if rows.requests["request_id"].null_count() < rows.requests.height:
+            return with_events(rows, _one_event_log(found))
     if found.events and not found.logs:
         return _run_of_events(found)
     return _Assembly(found, given, progress, None).run()
 
 
 def _run_of_events(found: Found) -> Run:
-    """The server's own event log; it holds every step and request, so client rows beside it are not needed."""
+    """The server's own event log, which holds every step and request; rows beside it name none of them."""
     run = run_from_events(_one_event_log(found))
     if found.rows:
         names = ", ".join(path.name for path in found.rows)
