@@ -25,7 +25,9 @@ def join(ids: Names, kept: Ints, log_ids: Names, first_row: str, log_name: str, 
     taken = np.zeros(len(log_ids), bool)
     shared = 0
     for form in _FORMS:
-        left = np.flatnonzero(~taken).tolist()
+        if taken.all():
+            break
+        left = (r for r in range(len(taken)) if not taken[r])
         names = ((r, name) for r in left if (name := log_ids.raw(r)) is not None)
         for i, r in ids.find(names, form):
             taken[r] = True
@@ -33,6 +35,7 @@ def join(ids: Names, kept: Ints, log_ids: Names, first_row: str, log_name: str, 
                 shared += 1
             else:
                 found[i] = r
+    ids.forget_lookup()
     missing = int((found[kept] < 0).sum())
     spare = int((~taken).sum())
     if missing == len(kept) and len(log_ids):
