@@ -76,13 +76,12 @@ def stalls(run: Run, order: EventOrder | None, profile: StackProfile | None) -> 
 def _waited(order: EventOrder, seconds: Floats) -> Floats:
     """Seconds each request waited: the prefills admitted after its own and before its release."""
     is_admission = order.kind == ADMIT
-    # prefill seconds before each position
-    spent = np.zeros(len(order.kind))
-    spent[is_admission] = seconds
-    until = np.concatenate([[0.0], np.cumsum(spent)])
+    # prefill seconds of the first so many admissions, and admissions up to and with each event
+    until = np.concatenate([[0.0], np.cumsum(seconds)])
+    admissions = np.cumsum(is_admission, dtype=np.int32)
     known = (order.admitted >= 0) & (order.released >= 0)
     waited = np.full(len(order.admitted), np.nan)
-    waited[known] = until[order.released[known]] - until[order.admitted[known] + 1]
+    waited[known] = until[admissions[order.released[known]]] - until[admissions[order.admitted[known]]]
     # a difference of sums leaves rounding where nobody was waited for
     waited[known & (np.abs(waited) < 1e-12)] = 0.0
     return waited

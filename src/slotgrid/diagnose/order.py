@@ -34,8 +34,8 @@ class EventOrder:
     value: Narrow
     repeats: Narrow
     cause: npt.NDArray[np.int8]
-    admitted: Ints
-    released: Ints
+    admitted: Narrow
+    released: Narrow
     time_s: npt.NDArray[np.float64] | None
 
     @property
@@ -86,12 +86,18 @@ def event_order(run: Run) -> EventOrder | None:
     at = np.concatenate([free[ended], evict_at, admit[seen], strangers, step_at])
     kind = np.repeat(np.array([FREE, EVICT, ADMIT, STEP], np.int8), parts)
     # equal times: a request ends, then something is evicted, then the next is admitted, then a step runs
-    order = np.argsort(at, kind="stable") if measured else np.lexsort((kind, at))
-    times = None if measured else at[order]
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    kind = kind[order]
-    del at, order
+    times = None
+    if measured:
+        place = _ranks(at)
+    else:
+        order = np.lexsort((kind, at))
+        times = at[order]
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        del order
+    del at
+    unordered, kind = kind, np.empty(len(kind), np.int8)
+    kind[place] = unordered
 
     def column(*values: npt.NDArray[Any] | int) -> Narrow:
         """The parts (releases, evictions, admissions with a row, without one, steps) put where they belong."""
@@ -103,7 +109,7 @@ def event_order(run: Run) -> EventOrder | None:
         return out
 
     request = column(rows[ended], victim, rows[seen], -1, running)
-    admitted, released = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+    admitted, released = np.full(len(rows), -1, np.int32), np.full(len(rows), -1, np.int32)
     for code, target in ((ADMIT, admitted), (FREE, released)):
         here = np.flatnonzero((kind == code) & (request >= 0))
         target[request[here]] = here
@@ -119,6 +125,17 @@ def event_order(run: Run) -> EventOrder | None:
     )
 
 
+def _ranks(at: npt.NDArray[Any]) -> Narrow:
+    """The place of each of these positions (whole numbers from 0) among all of them; equal ones in their order."""
+    seen = np.zeros(int(at.max(initial=-1)) + 1, bool)
+    seen[at] = True
+    if int(seen.sum()) == len(at):
+        return (np.cumsum(seen, dtype=np.int32) - np.int32(1))[at]
+    place = np.empty(len(at), np.int32)
+    place[np.argsort(at, kind="stable")] = np.arange(len(at), dtype=np.int32)
+    return place
+
+
 def _unjoined(run: Run) -> npt.NDArray[Any]:
     """Positions of admissions in the log that no request row belongs to; they take slots all the same."""
     assert run.steps is not None
@@ -127,7 +144,7 @@ def _unjoined(run: Run) -> npt.NDArray[Any]:
     return np.setdiff1d(prefill.to_numpy(), joined.to_numpy())
 
 
-def _victims(run: Run, measured: bool) -> Ints:
+def _victims(run: Run, measured: bool) -> Narrow:
     """Request row of each evicted slot, -1 when not known.
 
     A session's slots are evicted in the order of its turns: each turn takes a new slot, is admitted after the one
@@ -148,14 +165,18 @@ def _victims(run: Run, measured: bool) -> Ints:
     return rows_of(session, turn, evicted, of_turn)
 
 
-def rows_of(session: Ints, turn: Ints, wanted_session: Ints, wanted_turn: Ints) -> Ints:
+def rows_of(
+    session: npt.NDArray[Any], turn: npt.NDArray[Any], wanted_session: npt.NDArray[Any], wanted_turn: npt.NDArray[Any]
+) -> Narrow:
     """The request row of each wanted (session, turn), -1 where there is none or the session is not known."""
     if not len(session):
-        return np.full(len(wanted_session), -1, np.int64)
+        return np.full(len(wanted_session), -1, np.int32)
     width = int(max(turn.max(initial=0), wanted_turn.max(initial=0))) + 2
-    keys = session * width + turn
-    order = np.argsort(keys, kind="stable")
-    wanted = wanted_session * width + wanted_turn
-    at = np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)
-    found = (keys[order][at] == wanted) & (wanted_session >= 0) & (wanted_turn >= 0)
-    return np.where(found, order[at], -1)
+    # the tables are narrow, the product need not be
+    keys = session.astype(np.int64) * width + turn
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    keys.sort()
+    wanted = wanted_session.astype(np.int64) * width + wanted_turn
+    at = np.minimum(np.searchsorted(keys, wanted), len(order) - 1).astype(np.int32)
+    found = (keys[at] == wanted) & (wanted_session >= 0) & (wanted_turn >= 0)
+    return np.where(found, order[at], np.int32(-1))

@@ -22,6 +22,10 @@ from slotgrid.profile import StackProfile
 from slotgrid.run import Run
 
 
+# lost prefixes in the JSON, one entry each: a log of a million losses would not fit into memory as objects
+MOST_LISTED = 20_000
+
+
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
     """What one run lost and where. Parts that were not observed are None; ``not_observed`` says why.
@@ -176,7 +180,10 @@ class Diagnosis:
             return None
         extra = self.additional_prefill_s()
         requests = self.run.requests
-        session, turn = requests["session"].to_list(), requests["turn"].to_list()
+        lost_tokens = returns.lost_tokens
+        lost = np.flatnonzero(lost_tokens > 0)
+        listed = lost[:MOST_LISTED]
+        session, turn = (requests[name].gather(returns.row[listed]).to_list() for name in ("session", "turn"))
         observable = returns.cached_tokens >= 0
         away = returns.away_s[~np.isnan(returns.away_s)]
         survival = self.survival
@@ -191,9 +198,9 @@ class Diagnosis:
             "away_s": quantiles(away) if len(away) else None,
             "lost": [
                 {
-                    "session": session[returns.row[i]],
-                    "turn": turn[returns.row[i]],
-                    "lost_tokens": int(returns.lost_tokens[i]),
+                    "session": session[k],
+                    "turn": turn[k],
+                    "lost_tokens": int(lost_tokens[i]),
                     "cause": CAUSES[returns.cause[i]] if returns.cause[i] >= 0 else None,
                     "own_admission": bool(returns.own[i]),
                     "admissions_between": int(returns.between[i]) if returns.between[i] >= 0 else None,
@@ -201,8 +208,9 @@ class Diagnosis:
                     "standalone_s": None if np.isnan(returns.standalone_s[i]) else float(returns.standalone_s[i]),
                     "incremental_s": None if np.isnan(returns.incremental_s[i]) else float(returns.incremental_s[i]),
                 }
-                for i in np.flatnonzero(returns.lost_tokens > 0).tolist()
+                for k, i in enumerate(listed.tolist())
             ],
+            "lost_not_listed": len(lost) - len(listed),
             "survival": None
             if survival is None
             else {

@@ -18,7 +18,7 @@ from slotgrid.run.readers.directory import Found
 from slotgrid.run.readers.event_log import run_from_events
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
-from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
+from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table, with_unknown
 from slotgrid.run.readers.metrics import read_metrics
 from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.row_table import Ints, RowTable
@@ -104,14 +104,15 @@ class _Assembly:
         if scan is None and not len(table) and not metrics:
             raise InputError(f"{found.folder}: nothing in it can be diagnosed; expected {directory.EXPECTED}")
         logged = None if scan is None else log_tables(scan)
-        log_of = np.full(len(table), -1, np.int64)
+        log_of = np.full(len(table), -1, np.int32)
         if scan is not None and len(table):
             log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
+            scan.requests.forget()
         kept = self._successful(table, kept)
         log_of = log_of[kept]
         self._check_times(table, kept)
         name = found.plan.name if found.plan is not None else ""
-        session, of_plan = np.empty(0, np.int64), False
+        session, of_plan = np.empty(0, np.int32), False
         if len(kept):
             session, of_plan = session_indices(table, kept, plan, name, self.warn)
         elif plan is not None:
@@ -119,17 +120,20 @@ class _Assembly:
         if set(kinds) & _OTHER_ORIGIN:
             _from_zero(table, kept)
         cached = self._cached(table, kept, log_of, kinds, scan, logged)
-        if len(kept):
-            requests = self._requests(table, kept, log_of, session, cached, logged)
-        else:
-            requests = self._requests_of_log(scan, logged)
         steps, evictions = None, None
         if scan is not None and logged is not None:
             steps, evictions = self._log_side(table, kept, log_of, session, cached, scan, logged)
+            # memory: what tables were made of goes before the next are made
+            logged.forget_events()
             self._check_log(table, kept, log_of, scan, logged)
             unknown = 0 if evictions is None else int(evictions["cause"].is_null().sum())
             if unknown and evictions is not None:
                 self.warn(f"the cause of {unknown} of {evictions.height} evictions cannot be told from the log")
+        if len(kept):
+            requests = self._requests(table, kept, log_of, session, cached, logged)
+        else:
+            requests = self._requests_of_log(scan, logged)
+        del table, kept, log_of, session, cached
         if found.windows:
             self.warn(f"{found.windows[0].name}: the diagnosis covers the whole run, warm-up included")
         if found.left:
@@ -316,7 +320,7 @@ class _Assembly:
     ) -> Ints:
         """Cached tokens a row, -1 not observable: from the log where it tells, else from the row."""
         from_rows = table.whole("cached_tokens")[kept].copy()
-        from_log = np.full(len(kept), -1, np.int64)
+        from_log = np.full(len(kept), -1, np.int32)
         if scan is not None and logged is not None and _lookups_readable(scan):
             joined = log_of >= 0
             from_log[joined] = logged.cached_tokens[log_of[joined]]
@@ -358,7 +362,7 @@ class _Assembly:
 
         def of_log(name: str) -> pl.Series:
             if logged is None or not len(logged.slot):
-                return pl.repeat(None, len(rows), dtype=pl.Int32, eager=True)
+                return pl.Series([None], dtype=pl.Int32).new_from_index(0, len(rows))
             return nullable(np.where(r >= 0, getattr(logged, name)[r], np.int32(-1)))
 
         prompt, reused = table.whole("prompt_tokens")[rows], cached[order]
@@ -371,7 +375,6 @@ class _Assembly:
             "computed_tokens": nullable(prompt - reused, known),
             "output_tokens": nullable(table.whole("output_tokens")[rows]),
             "arrival_s": nullable(table.seconds("arrival_s")[rows]),
-            "admit_s": pl.repeat(None, len(rows), dtype=pl.Float64, eager=True),
             "first_token_s": nullable(table.seconds("first_token_s")[rows]),
             "finish_s": nullable(table.seconds("finish_s")[rows]),
             "request_id": _strings(table.ids, rows),
@@ -385,25 +388,25 @@ class _Assembly:
             gaps = (table.gaps.get(i) for i in rows.tolist())
             lists = [None if times is None else pl.Series(times) for times in gaps]
             columns["token_gaps_s"] = pl.Series(lists, dtype=pl.List(pl.Float32))
-        return pl.DataFrame(columns)
+        return _in_order(columns)
 
     def _requests_of_log(self, scan: LogScan | None, logged: LogTables | None) -> pl.DataFrame:
         """Without rows: the log names requests, but neither their sessions nor their lengths."""
         import polars as pl
 
         count = 0 if scan is None else len(scan.requests)
-        whole = pl.repeat(None, count, dtype=pl.Int64, eager=True)
+        whole = pl.repeat(None, count, dtype=pl.Int32, eager=True)
         seconds = pl.repeat(None, count, dtype=pl.Float64, eager=True)
         columns = dict.fromkeys(("session", "turn", "prompt_tokens", "cached_tokens"), whole)
         columns |= dict.fromkeys(("computed_tokens", "output_tokens"), whole)
-        columns |= dict.fromkeys(("arrival_s", "admit_s", "first_token_s", "finish_s"), seconds)
+        columns |= dict.fromkeys(("arrival_s", "first_token_s", "finish_s"), seconds)
         if scan is not None and logged is not None:
             if _lookups_readable(scan):
-                columns["cached_tokens"] = nullable(logged.cached_tokens).cast(pl.Int64)
+                columns["cached_tokens"] = nullable(logged.cached_tokens)
             columns["request_id"] = _strings(scan.requests, np.arange(count))
             for name in ("slot", "admit_order", "finish_order"):
                 columns[name] = nullable(getattr(logged, name))
-        return pl.DataFrame(columns)
+        return _in_order(columns)
 
     def _log_side(
         self,
@@ -440,7 +443,7 @@ class _Assembly:
         stated = directory.stated_config(self.found, plan_data)
         seen = tables.step_buckets if tables is not None else []
         slots_seen = len(np.unique(tables.slot[tables.slot >= 0])) if tables is not None else 0
-        evicted = tables is not None and bool((tables.eviction_victim >= 0).any())
+        evicted = tables is not None and tables.evicted
         if stated and not given["buckets"] and not set(seen) <= set(stated["buckets"]):
             self.warn(f"{stated['where']}: buckets {stated['buckets']} are not those of the log, which ran {seen}")
             stated = {}
@@ -466,6 +469,16 @@ class _Assembly:
         if slots_seen > config.slots:
             raise InputError(f"slots: the log used {slots_seen} slots, more than the {config.slots} of {where}")
         return config, where
+
+
+def _in_order(columns: dict[str, pl.Series]) -> pl.DataFrame:
+    """The request table: admissions have no clock in a log, and that column stands before the first token's."""
+    import polars as pl
+
+    table = with_unknown(pl.DataFrame(columns), "admit_s")
+    names = list(columns)
+    at = names.index("first_token_s")
+    return table.select(*names[:at], "admit_s", *names[at:])
 
 
 def _strings(names: Names, rows: Ints) -> pl.Series:

@@ -18,7 +18,7 @@ def join(ids: Names, kept: Ints, log_ids: Names, first_row: str, log_name: str, 
 
     Raises InputError when rows and log share not a single request. What is left over on either side is a warning.
     """
-    found = np.full(len(ids), -1, np.int64)
+    found = np.full(len(ids), -1, np.int32)
     if not ids.any_present:
         warn(f"the request rows carry no server request ids, so they cannot be joined with {log_name}")
         return found

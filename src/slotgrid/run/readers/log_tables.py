@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 ADMISSION, PADDING, UNKNOWN = 0, 1, 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class LogTables:
     """What a log says, by request index of its scan. -1 stands for not seen.
 
@@ -29,6 +30,7 @@ class LogTables:
     eviction_*: one entry an eviction: position, victim (request index or -1), slot, cause code.
     work_*: one entry an admission or group of equal decode steps, in order: position, request (-1 for steps), running,
     bucket (-1 for admissions), repeats.
+    step_buckets: the buckets that ran, ascending; steps: decode steps; evicted: an occupied slot was ever given up.
     """
 
     slot: Ints
@@ -48,19 +50,20 @@ class LogTables:
     work_repeats: Ints
     other_running: int
     restarts: int
+    step_buckets: list[int]
+    steps: int
+    evicted: bool
 
-    @property
-    def step_buckets(self) -> list[int]:
-        """The buckets that ran, ascending."""
-        return [int(size) for size in np.unique(self.work_bucket[self.work_bucket >= 0])]
-
-    @property
-    def steps(self) -> int:
-        return int(self.work_repeats[self.work_bucket >= 0].sum(dtype=np.int64))
+    def forget_events(self) -> None:
+        """Free the entries by eviction and by admission or step, once tables were made of them."""
+        nothing = np.empty(0, np.int32)
+        self.eviction_order = self.eviction_victim = self.eviction_slot = self.eviction_cause = nothing
+        self.work_order = self.work_request = self.work_running = self.work_bucket = self.work_repeats = nothing
 
 
 def log_tables(scan: LogScan) -> LogTables:
-    """Arrays of a scan. A request without a lookup line has 0 cached tokens: nothing of it was looked up."""
+    """Arrays of a scan, whose own events are freed. A request without a lookup line has 0 cached tokens: nothing of
+    it was looked up."""
     table = np.frombuffer(scan.table, np.int32).reshape(-1, 4) if scan.events else np.empty((0, 4), np.int32)
     kind, first, second, count = table[:, 0].astype(np.int8), table[:, 1], table[:, 2], table[:, 3]
     position = np.arange(scan.events, dtype=np.int32)
@@ -94,7 +97,7 @@ def log_tables(scan: LogScan) -> LogTables:
     evictions = position[kind == EVICT]
     work = is_step | allocs
     step = is_step[work]
-    return LogTables(
+    made = LogTables(
         slot=by_request(allocs, second),
         admit_order=admit_order,
         finish_order=finish_order,
@@ -113,7 +116,13 @@ def log_tables(scan: LogScan) -> LogTables:
         work_repeats=np.where(step, count[work], np.int32(1)),
         other_running=other,
         restarts=int((kind == RESTART).sum()),
+        step_buckets=np.unique(second[is_step]).tolist(),
+        steps=int(count[is_step].sum(dtype=np.int64)),
+        evicted=bool((first[evictions] >= 0).any()),
     )
+    del table, first, second, count
+    scan.forget_events()
+    return made
 
 
 def _causes(kind: npt.NDArray[np.int8], second: Ints, count: Ints, evictions: Ints, with_steps: bool) -> Ints:
@@ -153,17 +162,16 @@ def eviction_table(tables: LogTables, session: Ints, turn: Ints) -> pl.DataFrame
     import polars as pl
 
     victim = tables.eviction_victim
-    causes = pl.Series(["admission", "padding", None], dtype=pl.String)
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
-            "time_s": pl.repeat(None, len(victim), dtype=pl.Float64, eager=True),
-            "session": nullable(_of(session, victim)).cast(pl.Int64),
-            "cause": causes.gather(pl.Series(tables.eviction_cause)),
+            "session": nullable(_of(session, victim)),
+            "cause": _words(tables.eviction_cause, ("admission", "padding")),
             "order": tables.eviction_order,
-            "turn": nullable(_of(turn, victim)).cast(pl.Int64),
+            "turn": nullable(_of(turn, victim)),
             "slot": tables.eviction_slot,
         }
     )
+    return with_unknown(table, "time_s").select("time_s", *table.columns)
 
 
 def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> pl.DataFrame:
@@ -171,13 +179,9 @@ def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> 
     import polars as pl
 
     request = tables.work_request
-    count = len(request)
-    kinds = pl.Series(["prefill", "decode"], dtype=pl.Enum(["prefill", "decode"]))
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
-            "start_s": pl.repeat(None, count, dtype=pl.Float64, eager=True),
-            "duration_s": pl.repeat(None, count, dtype=pl.Float64, eager=True),
-            "kind": kinds.gather(pl.Series((tables.work_bucket >= 0).astype(np.int32))),
+            "kind": _words((tables.work_bucket >= 0).astype(np.int32), ("prefill", "decode")),
             "running": tables.work_running,
             "bucket": nullable(tables.work_bucket),
             "session": nullable(_of(session, request)),
@@ -187,3 +191,18 @@ def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> 
             "repeats": tables.work_repeats,
         }
     )
+    return with_unknown(table, "start_s", "duration_s").select("start_s", "duration_s", *table.columns)
+
+
+def with_unknown(table: pl.DataFrame, *seconds: str) -> pl.DataFrame:
+    """The table with further columns of which nothing is known; such a column takes no memory until it is used."""
+    import polars as pl
+
+    return table.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in seconds)
+
+
+def _words(codes: Ints, words: Sequence[str]) -> pl.Series:
+    """A column of words by their code; null for a code that has none."""
+    import polars as pl
+
+    return pl.Series([*words, None], dtype=pl.Enum(words)).gather(codes.astype(np.uint32))

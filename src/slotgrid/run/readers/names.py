@@ -31,6 +31,12 @@ class Names:
         self._ends.append(len(self._bytes))
         return len(self._ends) - 1
 
+    def forget(self) -> None:
+        """Free the names; how many there were stays known."""
+        self._bytes = bytearray()
+        self._ends = array("q", [0]) * len(self._ends)
+        self._lookup = None
+
     def __len__(self) -> int:
         return len(self._ends)
 

@@ -78,7 +78,12 @@ class LogScan:
 
     @property
     def events(self) -> int:
+        """Events read so far."""
         return len(self.table) // 4
+
+    def forget_events(self) -> None:
+        """Free the table, once others were made of it."""
+        self.table = array("i")
 
 
 def scan_log(pieces: Sequence[Path], meter: Meter | None = None) -> LogScan:
