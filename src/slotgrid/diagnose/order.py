@@ -130,7 +130,9 @@ def _ranks(at: npt.NDArray[Any]) -> Narrow:
     seen = np.zeros(int(at.max(initial=-1)) + 1, bool)
     seen[at] = True
     if int(seen.sum()) == len(at):
-        return (np.cumsum(seen, dtype=np.int32) - np.int32(1))[at]
+        ranks: Narrow = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+        found: Narrow = ranks[at]
+        return found
     place = np.empty(len(at), np.int32)
     place[np.argsort(at, kind="stable")] = np.arange(len(at), dtype=np.int32)
     return place

@@ -20,7 +20,7 @@ from slotgrid.diagnose.summary import Sentence
 from slotgrid.diagnose.survival import Survival
 from slotgrid.profile import StackProfile
 from slotgrid.run import Run
-
+from slotgrid.run.steady import SteadyLoad
 
 # lost prefixes in the JSON, one entry each: a log of a million losses would not fit into memory as objects
 MOST_LISTED = 20_000
@@ -31,6 +31,8 @@ class Diagnosis:
     """What one run lost and where. Parts that were not observed are None; ``not_observed`` says why.
 
     histogram: (running, bucket) -> decode steps. bucket_s: seconds of the same keys, priced or simulated.
+    unmeasured: buckets that ran and whose price nobody measured -> "interpolated" or "extrapolated". window: what
+    happened inside the evaluation window that was written beside the run; everything else is of the whole run.
     summary: sentences with the rule and the numbers behind each. warnings: what was odd in the files.
     """
 
@@ -49,6 +51,8 @@ class Diagnosis:
     channel_a: ChannelA
     channel_b_s: float | None
     extrapolated: tuple[str, ...]
+    unmeasured: Mapping[int, str]
+    window: SteadyLoad | None
     warnings: tuple[str, ...]
     not_observed: Mapping[str, str]
     summary: tuple[Sentence, ...]
@@ -126,6 +130,7 @@ class Diagnosis:
             "alignment": self._alignment_dict(),
             "reuse": self._reuse_dict(),
             "interference": self._interference_dict(),
+            "window": None if self.window is None else self.window.to_dict(),
             "metrics": dict(run.details.get("metrics") or {}),
             "summary": [sentence.to_dict() for sentence in self.summary],
             "not_observed": dict(self.not_observed),
@@ -148,6 +153,7 @@ class Diagnosis:
             "utilization": self.alignment.utilization,
             "running_sum": self.alignment.running_sum,
             "bucket_sum": self.alignment.bucket_sum,
+            "unmeasured_buckets": _named(self.unmeasured),
             "bucket_s": None if seconds is None else [[n, b, s] for (n, b), s in sorted(seconds.items())],
             "other_buckets": None
             if change is None
@@ -157,7 +163,9 @@ class Diagnosis:
                 "padding_ratio": change.after.padding_ratio,
                 "decode_before_s": change.decode_before_s,
                 "decode_after_s": change.decode_after_s,
+                "unmeasured_buckets": _named(change.unmeasured),
                 "every_count_s": change.floor_s,
+                "every_count_unmeasured_buckets": _named(change.floor_unmeasured),
                 "opposite_directions": change.opposite,
                 "warning": OPPOSITE_WARNING,
                 "by_running": [
@@ -252,3 +260,8 @@ class Diagnosis:
     def __repr__(self) -> str:
         verdict = self.summary[-1].text if self.summary else "nothing observed"
         return f"Diagnosis({self.run!r}: {verdict})"
+
+
+def _named(unmeasured: Mapping[int, str]) -> dict[str, str]:
+    """Keys of JSON objects are text."""
+    return {str(bucket): how for bucket, how in unmeasured.items()}

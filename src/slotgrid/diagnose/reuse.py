@@ -9,6 +9,7 @@ request's own prefill, which is longer because a prefill's cost grows faster tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from slotgrid.profile import PrefillCost, StackProfile
 from slotgrid.run import Run
 
 # narrow where they can be: a long log has a million returns
-Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+Ints = npt.NDArray[np.signedinteger[Any]]
 Codes = npt.NDArray[np.int8]
 Floats = npt.NDArray[np.float64]
 
@@ -68,8 +69,9 @@ def additional_prefill_s(
     standalone: prefill of the lost tokens alone. incremental: prefill of what was computed less the prefill of what
     would have been computed with the prefix.
     """
-    computed = prompt_tokens - cached_tokens
-    return prefill.seconds(lost_tokens), prefill.seconds(computed) - prefill.seconds(computed - lost_tokens)
+    lost = lost_tokens.astype(np.int64)
+    computed = prompt_tokens.astype(np.int64) - cached_tokens
+    return prefill.seconds(lost), prefill.seconds(computed) - prefill.seconds(computed - lost)
 
 
 def find_returns(run: Run, order: EventOrder | None, profile: StackProfile | None) -> Returns | None:
@@ -112,7 +114,8 @@ def _reusable(run: Run, profile: StackProfile | None, row: Ints, previous: Ints,
         before = output[previous] if len(row) else output[:0]
         if profile.kv.generated_reusable:
             known &= before >= 1
-        return np.where(known, profile.kv.reusable_tokens(prompt[row], left, before), -1)
+        lengths = (values.astype(np.int64) for values in (prompt[row], left, before))
+        return np.where(known, profile.kv.reusable_tokens(*lengths), -1)
     block = run.details.get("block_tokens") or DEFAULT_BLOCK_TOKENS
     return np.where(known, np.minimum(left, prompt[row] - 1) // block * block, -1)
 

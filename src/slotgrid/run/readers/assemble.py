@@ -104,7 +104,7 @@ class _Assembly:
         if scan is None and not len(table) and not metrics:
             raise InputError(f"{found.folder}: nothing in it can be diagnosed; expected {directory.EXPECTED}")
         logged = None if scan is None else log_tables(scan)
-        log_of = np.full(len(table), -1, np.int32)
+        log_of: Ints = np.full(len(table), -1, np.int32)
         if scan is not None and len(table):
             log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
             scan.requests.forget()
@@ -112,7 +112,8 @@ class _Assembly:
         log_of = log_of[kept]
         self._check_times(table, kept)
         name = found.plan.name if found.plan is not None else ""
-        session, of_plan = np.empty(0, np.int32), False
+        session: Ints = np.empty(0, np.int32)
+        of_plan = False
         if len(kept):
             session, of_plan = session_indices(table, kept, plan, name, self.warn)
         elif plan is not None:
@@ -121,7 +122,11 @@ class _Assembly:
             _from_zero(table, kept)
         cached = self._cached(table, kept, log_of, kinds, scan, logged)
         steps, evictions = None, None
+        covered: list[int] | None = None
         if scan is not None and logged is not None:
+            if len(kept) and scan.pfx_lines and table.ids.any_present:
+                whole = np.append((logged.admit_order >= 0) & (logged.finish_order >= 0), False)
+                covered = [int(whole[log_of].sum()), len(kept)]
             steps, evictions = self._log_side(table, kept, log_of, session, cached, scan, logged)
             # memory: what tables were made of goes before the next are made
             logged.forget_events()
@@ -134,8 +139,7 @@ class _Assembly:
         else:
             requests = self._requests_of_log(scan, logged)
         del table, kept, log_of, session, cached
-        if found.windows:
-            self.warn(f"{found.windows[0].name}: the diagnosis covers the whole run, warm-up included")
+        window = directory.read_window(found, kinds, self.warn)
         if found.left:
             self.warn(f"not read: {', '.join(found.left)}")
         config, config_from = self._config(plan_data, scan, logged)
@@ -147,6 +151,10 @@ class _Assembly:
             "metrics_are_difference": is_difference,
             "config_from": config_from,
             "block_tokens": None if scan is None else scan.block_tokens,
+            # requests whose admission and release the log has, of how many; None where it tells neither
+            "log_covers": covered,
+            "unread_step_lines": 0 if scan is None else scan.unread.get("[BUCKET]", (0, 0))[0],
+            "window": window,
         }
         if self.saved is not None:
             details = {**self.saved.details, **details}
@@ -269,8 +277,19 @@ class _Assembly:
         joined = (log_of >= 0) & (output >= 0)
         owned = logged.steps_owned[log_of[joined]]
         other = int(((owned >= 0) & (owned != output[joined] - 1)).sum())
-        if other:
-            self.warn(f"{other} requests own another number of [BUCKET] lines than their output tokens less one")
+        if not other:
+            return
+        compared = int((owned >= 0).sum())
+        if 2 * other > compared and not any("BUCKET" in tag for tag in scan.unread) and not logged.restarts:
+            at = kept[joined][(owned >= 0) & (owned != output[joined] - 1)][0]
+            raise InputError(
+                f"{table.where(int(at))}: request rows of another run: {other} of the {compared} requests that share "
+                f"an id with {scan.name} have other output tokens than the decode steps it logged for them"
+            )
+        self.warn(
+            f"{other} requests own another number of [BUCKET] lines than their output tokens less one, of {compared} "
+            "compared (a line is missing, or a row is of another run)"
+        )
 
     # --- rows --------------------------------------------------------------------------------------
 

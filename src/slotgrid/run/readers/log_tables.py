@@ -120,7 +120,6 @@ def log_tables(scan: LogScan) -> LogTables:
         steps=int(count[is_step].sum(dtype=np.int64)),
         evicted=bool((first[evictions] >= 0).any()),
     )
-    del table, first, second, count
     scan.forget_events()
     return made
 

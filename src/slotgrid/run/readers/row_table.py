@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from slotgrid.errors import InputError
 from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.rows import Gaps, RequestRow
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 Floats = npt.NDArray[np.float64]
 
 _WHOLE = ("turn", "prompt_tokens", "output_tokens", "cached_tokens", "planned_new_tokens", "planned_output_tokens")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,7 @@ from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.run.readers.row_table import RowTable
 
-Ints = npt.NDArray[np.int64]
-Narrow = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.signedinteger[Any]]
 Warn = Callable[[str], None]
 
 
@@ -55,7 +55,7 @@ def session_indices(
     return index[code], of_plan
 
 
-def _by_order(table: RowTable, kept: Ints, code: Narrow, used: Narrow, index: Narrow) -> None:
+def _by_order(table: RowTable, kept: Ints, code: Ints, used: Ints, index: Ints) -> None:
     """Fill in the sessions' places: as stated, else by when each was first sent."""
     stated, alone = table.session_orders(used).T
     order = np.lexsort((alone, stated))
