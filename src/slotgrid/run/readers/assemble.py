@@ -19,6 +19,7 @@ from slotgrid.run.readers.event_log import run_from_events
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
 from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table, with_unknown
+from slotgrid.run.readers.memory import give_back
 from slotgrid.run.readers.metrics import read_metrics
 from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.row_table import Ints, RowTable
@@ -95,6 +96,9 @@ class _Assembly:
         if found.plan is not None:
             plan, plan_data = directory.read_plan(found.plan)
         scan = self._scan()
+        # before the rows are read: it needs most memory while it is made
+        logged = None if scan is None else log_tables(scan)
+        give_back()
         if self.saved is not None:
             table, kinds = _rows_of(self.saved, str(found.run_json)), ["slotgrid run"]
             kept = np.arange(len(table))
@@ -103,11 +107,11 @@ class _Assembly:
         metrics, is_difference = read_metrics(found.metrics, self.meter, self.warn) if found.metrics else ({}, False)
         if scan is None and not len(table) and not metrics:
             raise InputError(f"{found.folder}: nothing in it can be diagnosed; expected {directory.EXPECTED}")
-        logged = None if scan is None else log_tables(scan)
         log_of: Ints = np.full(len(table), -1, np.int32)
         if scan is not None and len(table):
             log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
             scan.requests.forget()
+            give_back()
         kept = self._successful(table, kept)
         log_of = log_of[kept]
         self._check_times(table, kept)
@@ -130,6 +134,7 @@ class _Assembly:
             steps, evictions = self._log_side(table, kept, log_of, session, cached, scan, logged)
             # memory: what tables were made of goes before the next are made
             logged.forget_events()
+            give_back()
             self._check_log(table, kept, log_of, scan, logged)
             unknown = 0 if evictions is None else int(evictions["cause"].is_null().sum())
             if unknown and evictions is not None:
@@ -139,6 +144,7 @@ class _Assembly:
         else:
             requests = self._requests_of_log(scan, logged)
         del table, kept, log_of, session, cached
+        give_back()
         window = directory.read_window(found, kinds, self.warn)
         if found.left:
             self.warn(f"not read: {', '.join(found.left)}")
@@ -375,8 +381,8 @@ class _Assembly:
         import polars as pl
 
         # plan order
-        turn = np.where(session >= 0, table.whole("turn")[kept], -1)
-        order = np.lexsort((turn, session))
+        turn = np.where(session >= 0, table.take("turn")[kept], np.int32(-1))
+        order = np.lexsort((turn, session)).astype(np.int32)
         rows, r = kept[order], log_of[order]
 
         def of_log(name: str) -> pl.Series:
@@ -384,24 +390,25 @@ class _Assembly:
                 return pl.Series([None], dtype=pl.Int32).new_from_index(0, len(rows))
             return nullable(np.where(r >= 0, getattr(logged, name)[r], np.int32(-1)))
 
-        prompt, reused = table.whole("prompt_tokens")[rows], cached[order]
+        prompt, reused = table.take("prompt_tokens")[rows], cached[order]
         known = (prompt >= 0) & (reused >= 0)
+        # each column of the rows is freed once it is in the table
         columns = {
             "session": nullable(session[order]),
             "turn": nullable(turn[order]),
             "prompt_tokens": nullable(prompt),
             "cached_tokens": nullable(reused),
             "computed_tokens": nullable(prompt - reused, known),
-            "output_tokens": nullable(table.whole("output_tokens")[rows]),
-            "arrival_s": nullable(table.seconds("arrival_s")[rows]),
-            "first_token_s": nullable(table.seconds("first_token_s")[rows]),
-            "finish_s": nullable(table.seconds("finish_s")[rows]),
+            "output_tokens": nullable(table.take("output_tokens")[rows]),
+            "arrival_s": nullable(table.take("arrival_s")[rows]),
+            "first_token_s": nullable(table.take("first_token_s")[rows]),
+            "finish_s": nullable(table.take("finish_s")[rows]),
             "request_id": _strings(table.ids, rows),
             "slot": of_log("slot"),
             "admit_order": of_log("admit_order"),
             "finish_order": of_log("finish_order"),
-            "planned_new_tokens": nullable(table.whole("planned_new_tokens")[rows]),
-            "planned_output_tokens": nullable(table.whole("planned_output_tokens")[rows]),
+            "planned_new_tokens": nullable(table.take("planned_new_tokens")[rows]),
+            "planned_output_tokens": nullable(table.take("planned_output_tokens")[rows]),
         }
         if table.gaps:
             gaps = (table.gaps.get(i) for i in rows.tolist())

@@ -19,7 +19,7 @@ class Names:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._ends = array("q")
+        self._ends = array("I")
         self._absent: set[int] = set()
         self._lookup: tuple[Ints, npt.NDArray[np.int32]] | None = None
 
@@ -35,7 +35,7 @@ class Names:
     def forget(self) -> None:
         """Free the names; how many there were stays known."""
         self._bytes = bytearray()
-        self._ends = array("q", [0]) * len(self._ends)
+        self._ends = array("I", [0]) * len(self._ends)
         self._lookup = None
 
     def __len__(self) -> int:

@@ -115,6 +115,13 @@ class RowTable:
         """A column of seconds (a view that can be written), NaN where there is nothing."""
         return np.frombuffer(self._seconds[name], np.float64) if len(self) else np.empty(0)
 
+    def take(self, name: str) -> npt.NDArray[Any]:
+        """A column, whole numbers or seconds, which the table no longer has afterwards."""
+        columns: dict[str, array[int]] | dict[str, array[float]]
+        columns = self._whole if name in self._whole else self._seconds
+        dtype = np.int32 if name in self._whole else np.float64
+        return np.frombuffer(columns.pop(name), dtype) if len(self) else np.empty(0, dtype)
+
     @property
     def session(self) -> npt.NDArray[np.int32]:
         """Code of each row's session (a view), -1 without one. Equal sessions have equal codes."""

@@ -13,7 +13,8 @@ from slotgrid.errors import InputError
 # (bytes read, bytes in all), as they lie on disk
 Progress = Callable[[int, int], None]
 
-BLOCK_BYTES = 4 << 20
+# small: what is made of a block, line by line, is many times as large
+BLOCK_BYTES = 1 << 20
 _decode = json.JSONDecoder().decode
 _GZIP_MAGIC = b"\x1f\x8b"
 # zlib: window size, and a gzip header

@@ -46,8 +46,8 @@ _START = re.compile(rb"max_num_seqs from \d+ to (\d+)|Prefix block size is set t
 _LINE_START = re.compile(rb"\s*(?:\([^)\r\n]*\)\s*)?(?:\[vllm-rbln\]|(?:INFO|DEBUG|WARNING|ERROR)\b)")
 _CLOCK = re.compile(rb"(?:DEBUG|INFO) (\d\d-\d\d \d\d:\d\d:\d\d)")
 _ENGINE = re.compile(rb"\(EngineCore[^)\r\n]*pid=(\d+)\)")
-_HEADS = 1_000
-_SMALL_BYTES = 1 << 20
+_HEADS = 256
+_SMALL_BYTES = 1 << 18
 _HEAD_BYTES = 1 << 10
 _LONGEST_LINE_BYTES = 32 << 20
 _KNOWN_QUIET = {b"MAPPING-SEARCH", b"MAPPING-REMOVE", b"MAPPING-ADD", b"MAPPING-CREATE", b"CACHE-MISS"}
