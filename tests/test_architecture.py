@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "slotgrid"
 
 # Everything may import these.
-FOUNDATION = {"_version", "_verb", "errors", "units", "files", "toml_reader", "config"}
+FOUNDATION = {"_version", "_verb", "errors", "units", "files", "toml_reader", "config", "event_format"}
 # Room -> rooms it may import (docs/decisions.md).
 MAY_IMPORT = {
     "plan": set(),

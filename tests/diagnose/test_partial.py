@@ -116,8 +116,8 @@ def multi_turn(folder: Path, window: dict[str, Any] | None) -> Path:
     copy_sample("base_n8_b0", folder, "server.log")
     rows = []
     for row in sample_rows():
-        row = {**row, "slot": row["session_index"], "generation": 0, "first_token_s": row["sent_s"] + 0.001}
-        rows.append({k: v for k, v in row.items() if k != "session_index"})
+        more = {"slot": row.pop("session_index"), "generation": 0, "first_token_s": row["sent_s"] + 0.001}
+        rows.append({**row, **more})
     write_rows(folder / "requests.jsonl", rows)
     if window is not None:
         (folder / "windows.BASE.json").write_text(json.dumps(window))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.run import Run
+from slotgrid.run.memory import give_back
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,6 +77,7 @@ def event_order(run: Run) -> EventOrder | None:
         evict_at = run.evictions["time_s"].to_numpy()
         evict_slot = np.full(run.evictions.height, -1)
         strangers = np.empty(0, np.int32)
+    del decode
     victim = _victims(run, measured)
     causes = run.evictions["cause"]
     by_admission, by_padding = ((causes == name).fill_null(False).to_numpy() for name in ("admission", "padding"))
@@ -95,7 +97,8 @@ def event_order(run: Run) -> EventOrder | None:
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         del order
-    del at
+    del at, admit, free
+    give_back()
     unordered, kind = kind, np.empty(len(kind), np.int8)
     kind[place] = unordered
 
@@ -108,11 +111,13 @@ def event_order(run: Run) -> EventOrder | None:
             begin += length
         return out
 
+    del unordered
     request = column(rows[ended], victim, rows[seen], -1, running)
     admitted, released = np.full(len(rows), -1, np.int32), np.full(len(rows), -1, np.int32)
     for code, target in ((ADMIT, admitted), (FREE, released)):
         here = np.flatnonzero((kind == code) & (request >= 0))
         target[request[here]] = here
+    give_back()
     return EventOrder(
         kind=kind,
         request=request,

@@ -12,14 +12,14 @@ import numpy as np
 
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
+from slotgrid.run.memory import give_back
 from slotgrid.run.readers import directory
 from slotgrid.run.readers.aiperf import AIPERF
 from slotgrid.run.readers.directory import Found
 from slotgrid.run.readers.event_log import run_from_events
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
-from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table, with_unknown
-from slotgrid.run.readers.memory import give_back
+from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
 from slotgrid.run.readers.metrics import read_metrics
 from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.row_table import Ints, RowTable
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # written on a clock that does not start with the run
 _OTHER_ORIGIN = {AIPERF.name, GUIDELLM, VLLM_BENCH}
 _STRETCH = 65_536
+# as text the ids of more requests than this would take more memory than all that is known of them
+_MOST_IDS = 250_000
 
 
 def read_run(
@@ -111,6 +113,9 @@ class _Assembly:
         if scan is not None and len(table):
             log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
             scan.requests.forget()
+            if len(table) > _MOST_IDS:
+                table.ids.forget()
+                self.warn(f"more than {_MOST_IDS:,} requests: their ids are left out of the request table")
             give_back()
         kept = self._successful(table, kept)
         log_of = log_of[kept]
@@ -393,7 +398,7 @@ class _Assembly:
         prompt, reused = table.take("prompt_tokens")[rows], cached[order]
         known = (prompt >= 0) & (reused >= 0)
         # each column of the rows is freed once it is in the table
-        columns = {
+        columns: dict[str, pl.Series | None] = {
             "session": nullable(session[order]),
             "turn": nullable(turn[order]),
             "prompt_tokens": nullable(prompt),
@@ -403,7 +408,7 @@ class _Assembly:
             "arrival_s": nullable(table.take("arrival_s")[rows]),
             "first_token_s": nullable(table.take("first_token_s")[rows]),
             "finish_s": nullable(table.take("finish_s")[rows]),
-            "request_id": _strings(table.ids, rows),
+            "request_id": _strings(table.ids, rows) if len(table) <= _MOST_IDS else None,
             "slot": of_log("slot"),
             "admit_order": of_log("admit_order"),
             "finish_order": of_log("finish_order"),
@@ -414,25 +419,24 @@ class _Assembly:
             gaps = (table.gaps.get(i) for i in rows.tolist())
             lists = [None if times is None else pl.Series(times) for times in gaps]
             columns["token_gaps_s"] = pl.Series(lists, dtype=pl.List(pl.Float32))
-        return _in_order(columns)
+        del prompt, reused, known
+        # of what no row says anything a column takes no memory
+        empty = {name for name, column in columns.items() if column is not None and column.null_count() == len(column)}
+        return _in_order({name: None if name in empty else column for name, column in columns.items()}, len(rows))
 
     def _requests_of_log(self, scan: LogScan | None, logged: LogTables | None) -> pl.DataFrame:
         """Without rows: the log names requests, but neither their sessions nor their lengths."""
-        import polars as pl
 
         count = 0 if scan is None else len(scan.requests)
-        whole = pl.repeat(None, count, dtype=pl.Int32, eager=True)
-        seconds = pl.repeat(None, count, dtype=pl.Float64, eager=True)
-        columns = dict.fromkeys(("session", "turn", "prompt_tokens", "cached_tokens"), whole)
-        columns |= dict.fromkeys(("computed_tokens", "output_tokens"), whole)
-        columns |= dict.fromkeys(("arrival_s", "first_token_s", "finish_s"), seconds)
+        columns: dict[str, pl.Series | None] = dict.fromkeys(("session", "turn", "prompt_tokens", "cached_tokens"))
+        columns |= dict.fromkeys(("computed_tokens", "output_tokens", "arrival_s", "first_token_s", "finish_s"))
         if scan is not None and logged is not None:
             if _lookups_readable(scan):
                 columns["cached_tokens"] = nullable(logged.cached_tokens)
             columns["request_id"] = _strings(scan.requests, np.arange(count))
             for name in ("slot", "admit_order", "finish_order"):
                 columns[name] = nullable(getattr(logged, name))
-        return _in_order(columns)
+        return _in_order(columns, count)
 
     def _log_side(
         self,
@@ -497,14 +501,28 @@ class _Assembly:
         return config, where
 
 
-def _in_order(columns: dict[str, pl.Series]) -> pl.DataFrame:
-    """The request table: admissions have no clock in a log, and that column stands before the first token's."""
+def _in_order(columns: dict[str, pl.Series | None], height: int) -> pl.DataFrame:
+    """The request table; None is a column of which nothing is known. Admissions have no clock in a log, and that
+    column stands before the first token's."""
     import polars as pl
 
-    table = with_unknown(pl.DataFrame(columns), "admit_s")
+    known = {name: column for name, column in columns.items() if column is not None}
+    table = pl.DataFrame(known) if known else pl.DataFrame({"": pl.repeat(0, height, dtype=pl.Int8, eager=True)})
+    unknown = [name for name in (*columns, "admit_s") if name not in known]
+    table = table.with_columns(pl.lit(None, dtype=_type_of(name)).alias(name) for name in unknown)
     names = list(columns)
     at = names.index("first_token_s")
     return table.select(*names[:at], "admit_s", *names[at:])
+
+
+def _type_of(column: str) -> pl.DataType:
+    import polars as pl
+
+    if column == "request_id":
+        return pl.String()
+    if column == "token_gaps_s":
+        return pl.List(pl.Float32)
+    return pl.Float64() if column.endswith("_s") else pl.Int32()
 
 
 def _strings(names: Names, rows: Ints) -> pl.Series:

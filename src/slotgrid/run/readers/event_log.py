@@ -10,10 +10,9 @@ from typing import Any
 from slotgrid import files
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
+from slotgrid.event_format import FIELDS, FORMAT
 from slotgrid.run.run import Run
 
-FORMAT = "slotgrid-events/1"
-_EVENTS = {"start", "allocation", "hit", "miss", "eviction", "release", "step_start", "step_end"}
 _NS = 1e-9
 
 
@@ -80,7 +79,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
             event = files.parse_json(line, f"{path}: line {number}")
         except InputError:
             event = None
-        good = isinstance(event, dict) and isinstance(event.get("t_ns"), int) and event.get("event") in _EVENTS
+        good = isinstance(event, dict) and isinstance(event.get("t_ns"), int) and event.get("event") in FIELDS
         yield number, event if good else None, number < len(lines)
 
 

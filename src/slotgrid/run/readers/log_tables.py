@@ -151,6 +151,11 @@ def nullable(values: npt.NDArray[np.generic], known: Bools | None = None) -> pl.
     return pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
+def _narrow(values: Ints) -> npt.NDArray[np.int16] | Ints:
+    """In two bytes each where they fit."""
+    return values.astype(np.int16) if values.max(initial=0) < 2**15 else values
+
+
 def _of(values: Ints, request: Ints) -> Ints:
     """The value of each request, -1 where there is no request."""
     return np.where(request >= 0, values[request], np.int32(-1)) if len(values) else request
@@ -181,10 +186,10 @@ def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> 
     table = pl.DataFrame(
         {
             "kind": _words((tables.work_bucket >= 0).astype(np.int32), ("prefill", "decode")),
-            "running": tables.work_running,
-            "bucket": nullable(tables.work_bucket),
+            "running": _narrow(tables.work_running),
+            "bucket": nullable(_narrow(tables.work_bucket)),
             "session": nullable(_of(session, request)),
-            "turn": nullable(_of(turn, request)),
+            "turn": nullable(_narrow(_of(turn, request))),
             "computed_tokens": nullable(_of(computed, request)),
             "order": tables.work_order,
             "repeats": tables.work_repeats,
