@@ -22,6 +22,7 @@ from slotgrid.run.readers.join import join
 from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
 from slotgrid.run.readers.metrics import read_metrics
 from slotgrid.run.readers.names import Names
+from slotgrid.run.readers.observer_log import is_observer_log, scan_observer_log
 from slotgrid.run.readers.row_table import Ints, RowTable
 from slotgrid.run.readers.rows import TWO_TURN, RequestRow
 from slotgrid.run.readers.sessions import session_indices
@@ -62,7 +63,7 @@ def read_run(
         if saved.source == "simulated" or saved.steps is not None or not found.logs:
             return saved
         return _Assembly(found, given, progress, saved).run()
-    if found.events and not found.logs:
+    if found.events and not found.logs and not is_observer_log(found.events[0]):
         return _run_of_events(found)
     return _Assembly(found, given, progress, None).run()
 
@@ -201,6 +202,10 @@ class _Assembly:
     # --- the log -----------------------------------------------------------------------------------
 
     def _scan(self) -> LogScan | None:
+        if self.found.events and not self.found.logs:
+            return self._scan_events()
+        for path in self.found.events:
+            self.warn(f"{path.name}: not read beside {next(iter(self.found.logs.values()))[0].name}")
         result: LogScan | None = None
         quiet: list[str] = []
         for paths in self.found.logs.values():
@@ -219,6 +224,28 @@ class _Assembly:
         if result is not None:
             self._note_scan(result)
         return result
+
+    def _scan_events(self) -> LogScan:
+        """The plugin's event log in place of a server log."""
+        if len(self.found.events) > 1:
+            first, second = self.found.events[:2]
+            raise InputError(f"{second}: a second event log beside {first.name}; one run has one server")
+        scan = scan_observer_log(self.found.events[0])
+        unread, _ = scan.unread.get("[BUCKET]", (0, 0))
+        if unread:
+            self.warn(f"{scan.name}: {unread} of {scan.bucket_lines} decode steps state no running count or bucket")
+        if scan.bucket_lines == 0:
+            self.warn(f"{scan.name}: no decode steps; the step distribution is not observed")
+        if scan.pfx_lines == 0:
+            self.warn(f"{scan.name}: no allocations and evictions; evictions are not observed")
+        if scan.misplaced:
+            self.warn(
+                f"{scan.name}: {scan.misplaced} events tell of requests or slots it has not introduced "
+                "(its beginning is missing?)"
+            )
+        if scan.silent_evictions:
+            self.warn(f"{scan.name}: {scan.silent_evictions} slots changed hands without an eviction")
+        return scan
 
     def _scan_server(self, paths: list[Path]) -> LogScan:
         ordered, sure = order_pieces(paths)

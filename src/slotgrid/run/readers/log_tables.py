@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from slotgrid.run.readers.vllm_rbln_log import ALLOC, EVICT, FREE, HIT, PARTIAL, PREEMPT, RESTART, STEP, LogScan
+from slotgrid.run.readers.vllm_rbln_log import (
+    ALLOC,
+    EVICT,
+    EVICT_CAUSES,
+    FREE,
+    HIT,
+    PARTIAL,
+    PREEMPT,
+    RESTART,
+    STEP,
+    LogScan,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -136,6 +147,8 @@ def _causes(kind: npt.NDArray[np.int8], second: Ints, count: Ints, evictions: In
         causes[told] = np.select([own, kind[at + 1] == STEP], [ADMISSION, PADDING], UNKNOWN)
     else:
         causes[told] = np.where(own, UNKNOWN, PADDING)
+    for cause, code in (("admission", ADMISSION), ("padding", PADDING), ("preemption", UNKNOWN)):
+        causes[count[evictions] == EVICT_CAUSES[cause]] = code
     return causes
 
 

@@ -27,6 +27,8 @@ from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.stream import Meter, Piece
 
 STEP, ALLOC, HIT, PARTIAL, EVICT, FREE, PREEMPT, RESTART = range(8)
+# the count of an eviction: 0 no line said so, 1 a line did, else what the source says it was for
+EVICT_CAUSES = {"admission": 2, "padding": 3, "preemption": 4}
 
 _TAGGED = re.compile(rb"\[(?:BUCKET|PFX)\][^\r\n]*")
 # a line, and after it the same line again and again: a steady server repeats itself until its clock ticks
