@@ -19,6 +19,7 @@ from slotgrid.diagnose.survival import survival_curve
 from slotgrid.errors import UnmeasuredError
 from slotgrid.profile import StackProfile, load_profile
 from slotgrid.run import Run
+from slotgrid.run.memory import give_back
 from slotgrid.run.steady import SteadyLoad, steady_load
 from slotgrid.run.window import Window
 
@@ -67,11 +68,17 @@ def _diagnose(run: Run, profile: StackProfile | None, buckets: Sequence[int] | N
             decode_price = None
     priceable = profile is None or decode_price is not None
     order = event_order(run)
+    # of a long log what each step leaves over is worth giving back
+    give_back()
     returns = find_returns(run, order, profile)
+    give_back()
     survival = survival_curve(run, order, returns, run.config)
     waiting = stalls(run, order, profile)
+    give_back()
     costs = channel_a(run, order, histogram if priceable else None, profile)
     change = None if histogram is None else bucket_change(histogram, run.config, decode_price, buckets)
+    in_flight_s = channel_b_s(run)
+    give_back()
     seconds = None
     if histogram is not None and decode_price is not None:
         seconds = {key: decode_s(decode_price, {key: steps}) for key, steps in histogram.items()}
@@ -91,7 +98,7 @@ def _diagnose(run: Run, profile: StackProfile | None, buckets: Sequence[int] | N
         first_token_s=time_to_first_token(run),
         gaps=token_gaps(run),
         channel_a=costs,
-        channel_b_s=channel_b_s(run),
+        channel_b_s=in_flight_s,
         extrapolated=extrapolated(run, histogram, profile),
         unmeasured={} if decode_price is None or not histogram else unmeasured(decode_price, {b for _, b in histogram}),
         window=_window(run, profile, warnings),

@@ -32,7 +32,7 @@ class EventOrder:
 
     kind: npt.NDArray[np.int8]
     request: Narrow
-    value: Narrow
+    value: npt.NDArray[np.signedinteger[Any]]
     repeats: Narrow
     cause: npt.NDArray[np.int8]
     admitted: Narrow
@@ -117,17 +117,21 @@ def event_order(run: Run) -> EventOrder | None:
     for code, target in ((ADMIT, admitted), (FREE, released)):
         here = np.flatnonzero((kind == code) & (request >= 0))
         target[request[here]] = here
-    give_back()
     return EventOrder(
         kind=kind,
         request=request,
-        value=column(slot[ended], evict_slot, slot[seen], -1, bucket),
+        value=_small(column(slot[ended], evict_slot, slot[seen], -1, bucket)),
         repeats=column(1, 1, 1, 1, repeats),
         cause=column(-1, cause, -1, -1, -1).astype(np.int8),
         admitted=admitted,
         released=released,
         time_s=times,
     )
+
+
+def _small(values: Narrow) -> npt.NDArray[np.signedinteger[Any]]:
+    """In two bytes each where they fit."""
+    return values.astype(np.int16) if values.max(initial=0) < 2**15 else values
 
 
 def _ranks(at: npt.NDArray[Any]) -> Narrow:

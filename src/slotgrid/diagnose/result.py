@@ -23,7 +23,7 @@ from slotgrid.run import Run
 from slotgrid.run.steady import SteadyLoad
 
 # lost prefixes in the JSON, one entry each: a log of a million losses would not fit into memory as objects
-MOST_LISTED = 20_000
+MOST_LISTED = 10_000
 
 
 @dataclass(frozen=True, eq=False)

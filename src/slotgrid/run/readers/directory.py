@@ -222,7 +222,7 @@ def _unique(table: RowTable, warn: Callable[[str], None]) -> Ints:
     doubles = int((~kept).sum())
     if doubles:
         warn(f"{doubles} request rows are there twice with equal values; each was read once")
-    return np.flatnonzero(kept)
+    return np.flatnonzero(kept).astype(np.int32)
 
 
 def stated_config(found: Found, plan_data: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 # narrow on purpose: a long log has millions of events
-Ints = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
 ADMISSION, PADDING, UNKNOWN = 0, 1, 2
@@ -117,13 +117,13 @@ def log_tables(scan: LogScan) -> LogTables:
         admissions=np.bincount(first[allocs], minlength=len(scan.requests)).astype(np.int32),
         eviction_order=evictions,
         eviction_victim=first[evictions],
-        eviction_slot=second[evictions],
+        eviction_slot=_narrow(second[evictions]),
         eviction_cause=_causes(kind, second, count, evictions, scan.bucket_lines > 0),
         work_order=position[work],
         work_request=np.where(step, np.int32(-1), first[work]),
         # on an admission the count is how many decode meanwhile
-        work_running=np.where(step, first[work], count[work]),
-        work_bucket=np.where(step, second[work], np.int32(-1)),
+        work_running=_narrow(np.where(step, first[work], count[work])),
+        work_bucket=_narrow(np.where(step, second[work], np.int32(-1))),
         work_repeats=np.where(step, count[work], np.int32(1)),
         other_running=other,
         restarts=int((kind == RESTART).sum()),
@@ -139,7 +139,7 @@ def _causes(kind: npt.NDArray[np.int8], second: Ints, count: Ints, evictions: In
     """The line does not name its caller; its neighbour does: the admission's own ALLOC of the same slot follows at
     once, and the padding slot's decode step follows at once. Without step lines the slot freed for padding and taken
     by the next admission looks the same as the former."""
-    causes = np.full(len(evictions), UNKNOWN, np.int32)
+    causes = np.full(len(evictions), UNKNOWN, np.int8)
     told = (evictions + 1 < len(kind)) & (count[evictions] > 0)
     at = evictions[told]
     own = (kind[at + 1] == ALLOC) & (second[at + 1] == second[at])
@@ -164,7 +164,7 @@ def nullable(values: npt.NDArray[np.generic], known: Bools | None = None) -> pl.
     return pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
-def _narrow(values: Ints) -> npt.NDArray[np.int16] | Ints:
+def _narrow(values: npt.NDArray[np.int32]) -> Ints:
     """In two bytes each where they fit."""
     return values.astype(np.int16) if values.max(initial=0) < 2**15 else values
 
@@ -199,8 +199,8 @@ def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> 
     table = pl.DataFrame(
         {
             "kind": _words((tables.work_bucket >= 0).astype(np.int32), ("prefill", "decode")),
-            "running": _narrow(tables.work_running),
-            "bucket": nullable(_narrow(tables.work_bucket)),
+            "running": tables.work_running,
+            "bucket": nullable(tables.work_bucket),
             "session": nullable(_of(session, request)),
             "turn": nullable(_narrow(_of(turn, request))),
             "computed_tokens": nullable(_of(computed, request)),
