@@ -19,10 +19,10 @@ from slotgrid.run.readers.directory import Found
 from slotgrid.run.readers.event_log import run_from_events
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
-from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
+from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, step_table
 from slotgrid.run.readers.metrics import read_metrics
-from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.observer_log import is_observer_log, scan_observer_log
+from slotgrid.run.readers.request_table import MOST_IDS, lookups_readable, request_table, requests_of_log
 from slotgrid.run.readers.row_table import Ints, RowTable
 from slotgrid.run.readers.rows import TWO_TURN, RequestRow
 from slotgrid.run.readers.sessions import session_indices
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 # written on a clock that does not start with the run
 _OTHER_ORIGIN = {AIPERF.name, GUIDELLM, VLLM_BENCH}
-_STRETCH = 65_536
-# as text the ids of more requests than this would take more memory than all that is known of them
-_MOST_IDS = 250_000
 
 
 def read_run(
@@ -114,9 +111,9 @@ class _Assembly:
         if scan is not None and len(table):
             log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
             scan.requests.forget()
-            if len(table) > _MOST_IDS:
+            if len(table) > MOST_IDS:
                 table.ids.forget()
-                self.warn(f"more than {_MOST_IDS:,} requests: their ids are left out of the request table")
+                self.warn(f"more than {MOST_IDS:,} requests: their ids are left out of the request table")
             give_back()
         kept = self._successful(table, kept)
         log_of = log_of[kept]
@@ -146,9 +143,9 @@ class _Assembly:
             if unknown and evictions is not None:
                 self.warn(f"the cause of {unknown} of {evictions.height} evictions cannot be told from the log")
         if len(kept):
-            requests = self._requests(table, kept, log_of, session, cached, logged)
+            requests = request_table(table, kept, log_of, session, cached, logged)
         else:
-            requests = self._requests_of_log(scan, logged)
+            requests = requests_of_log(scan, logged)
         del table, kept, log_of, session, cached
         give_back()
         window = directory.read_window(found, kinds, self.warn)
@@ -378,7 +375,7 @@ class _Assembly:
         """Cached tokens a row, -1 not observable: from the log where it tells, else from the row."""
         from_rows = table.whole("cached_tokens")[kept].copy()
         from_log = np.full(len(kept), -1, np.int32)
-        if scan is not None and logged is not None and _lookups_readable(scan):
+        if scan is not None and logged is not None and lookups_readable(scan):
             joined = log_of >= 0
             from_log[joined] = logged.cached_tokens[log_of[joined]]
         if kinds == [TWO_TURN.name] and len(kept) and not (from_rows > 0).any() and (from_log < 0).any():
@@ -400,70 +397,6 @@ class _Assembly:
                 "their reuse is taken as not observable"
             )
         return cached
-
-    def _requests(
-        self,
-        table: RowTable,
-        kept: Ints,
-        log_of: Ints,
-        session: Ints,
-        cached: Ints,
-        logged: LogTables | None,
-    ) -> pl.DataFrame:
-        import polars as pl
-
-        # plan order
-        turn = np.where(session >= 0, table.take("turn")[kept], np.int32(-1))
-        order = np.lexsort((turn, session)).astype(np.int32)
-        rows, r = kept[order], log_of[order]
-
-        def of_log(name: str) -> pl.Series:
-            if logged is None or not len(logged.slot):
-                return pl.Series([None], dtype=pl.Int32).new_from_index(0, len(rows))
-            return nullable(np.where(r >= 0, getattr(logged, name)[r], np.int32(-1)))
-
-        prompt, reused = table.take("prompt_tokens")[rows], cached[order]
-        known = (prompt >= 0) & (reused >= 0)
-        # each column of the rows is freed once it is in the table
-        columns: dict[str, pl.Series | None] = {
-            "session": nullable(session[order]),
-            "turn": nullable(turn[order]),
-            "prompt_tokens": nullable(prompt),
-            "cached_tokens": nullable(reused),
-            "computed_tokens": nullable(prompt - reused, known),
-            "output_tokens": nullable(table.take("output_tokens")[rows]),
-            "arrival_s": nullable(table.take("arrival_s")[rows]),
-            "first_token_s": nullable(table.take("first_token_s")[rows]),
-            "finish_s": nullable(table.take("finish_s")[rows]),
-            "request_id": _strings(table.ids, rows) if len(table) <= _MOST_IDS else None,
-            "slot": of_log("slot"),
-            "admit_order": of_log("admit_order"),
-            "finish_order": of_log("finish_order"),
-            "planned_new_tokens": nullable(table.take("planned_new_tokens")[rows]),
-            "planned_output_tokens": nullable(table.take("planned_output_tokens")[rows]),
-        }
-        if table.gaps:
-            gaps = (table.gaps.get(i) for i in rows.tolist())
-            lists = [None if times is None else pl.Series(times) for times in gaps]
-            columns["token_gaps_s"] = pl.Series(lists, dtype=pl.List(pl.Float32))
-        del prompt, reused, known
-        # of what no row says anything a column takes no memory
-        empty = {name for name, column in columns.items() if column is not None and column.null_count() == len(column)}
-        return _in_order({name: None if name in empty else column for name, column in columns.items()}, len(rows))
-
-    def _requests_of_log(self, scan: LogScan | None, logged: LogTables | None) -> pl.DataFrame:
-        """Without rows: the log names requests, but neither their sessions nor their lengths."""
-
-        count = 0 if scan is None else len(scan.requests)
-        columns: dict[str, pl.Series | None] = dict.fromkeys(("session", "turn", "prompt_tokens", "cached_tokens"))
-        columns |= dict.fromkeys(("computed_tokens", "output_tokens", "arrival_s", "first_token_s", "finish_s"))
-        if scan is not None and logged is not None:
-            if _lookups_readable(scan):
-                columns["cached_tokens"] = nullable(logged.cached_tokens)
-            columns["request_id"] = _strings(scan.requests, np.arange(count))
-            for name in ("slot", "admit_order", "finish_order"):
-                columns[name] = nullable(getattr(logged, name))
-        return _in_order(columns, count)
 
     def _log_side(
         self,
@@ -526,45 +459,6 @@ class _Assembly:
         if slots_seen > config.slots:
             raise InputError(f"slots: the log used {slots_seen} slots, more than the {config.slots} of {where}")
         return config, where
-
-
-def _in_order(columns: dict[str, pl.Series | None], height: int) -> pl.DataFrame:
-    """The request table; None is a column of which nothing is known. Admissions have no clock in a log, and that
-    column stands before the first token's."""
-    import polars as pl
-
-    known = {name: column for name, column in columns.items() if column is not None}
-    table = pl.DataFrame(known) if known else pl.DataFrame({"": pl.repeat(0, height, dtype=pl.Int8, eager=True)})
-    unknown = [name for name in (*columns, "admit_s") if name not in known]
-    table = table.with_columns(pl.lit(None, dtype=_type_of(name)).alias(name) for name in unknown)
-    names = list(columns)
-    at = names.index("first_token_s")
-    return table.select(*names[:at], "admit_s", *names[at:])
-
-
-def _type_of(column: str) -> pl.DataType:
-    import polars as pl
-
-    if column == "request_id":
-        return pl.String()
-    if column == "token_gaps_s":
-        return pl.List(pl.Float32)
-    return pl.Float64() if column.endswith("_s") else pl.Int32()
-
-
-def _strings(names: Names, rows: Ints) -> pl.Series:
-    """The names of these rows, made a stretch at a time: as Python text all of them would need much memory."""
-    import polars as pl
-
-    parts = [
-        pl.Series([names[i] for i in rows[begin : begin + _STRETCH].tolist()], dtype=pl.String)
-        for begin in range(0, max(len(rows), 1), _STRETCH)
-    ]
-    return pl.concat(parts)
-
-
-def _lookups_readable(scan: LogScan) -> bool:
-    return scan.pfx_lines > 0 and not any("CACHE" in tag or "ALLOC" in tag for tag in scan.unread)
 
 
 def _from_zero(table: RowTable, kept: Ints) -> None:
