@@ -304,7 +304,8 @@ def search(
         elapsed_s=time.perf_counter() - started,
     )
     if store is not None:
-        store.finish(result.ledger, {"slotgrid": __version__, "result": result.to_dict(top=1)})
+        used = {phase: list(seeds[phase]) for phase in PHASES}
+        store.finish(result.ledger, {"slotgrid": __version__, "seeds": used, "result": result.to_dict(top=1)})
     return result
 
 

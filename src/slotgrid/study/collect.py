@@ -1,0 +1,221 @@
+"""Runs come into a study: made here arm by arm, or brought in from elsewhere."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from slotgrid.engine.rules import find_rules
+from slotgrid.errors import InputError
+from slotgrid.plan import InputPlan
+from slotgrid.run import Run, save_run
+from slotgrid.run.readers import read_run
+from slotgrid.study import store
+from slotgrid.study.manifest import Cell, Entry
+from slotgrid.study.observe import invalid_reasons, observe
+from slotgrid.study.predict import simulated_run
+from slotgrid.study.records import Record, add_run, has_run
+from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
+from slotgrid.study.study import Study, check_code, open_study
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Runs that were added, and how many places of the set are still empty."""
+
+    added: tuple[Record, ...]
+    there_before: int
+    missing: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        rows = [
+            {"set": r.cell.plan_set, "sessions": r.cell.sessions, "replicate": r.cell.replicate, "arm": r.arm}
+            | {"source": r.source, "folder": str(r.folder)}
+            for r in self.added
+        ]
+        return {"added": rows, "there_before": self.there_before, "missing": self.missing}
+
+
+# --- made here --------------------------------------------------------------------------------------------------
+
+
+def arm_order(settings: Settings, cells: Sequence[Cell]) -> dict[Cell, tuple[str, ...]]:
+    """Order of the arms in each cell: shuffled once, then turned by one from cell to cell, so that every arm stands at
+    every position about equally often."""
+    arms = list(settings.arm_names)
+    random.Random(settings.order_seed).shuffle(arms)
+    return {cell: tuple(arms[i % len(arms) :] + arms[: i % len(arms)]) for i, cell in enumerate(cells)}
+
+
+def measure(
+    folder: str | Path,
+    *,
+    now: Callable[[], str],
+    plan_set: str | None = None,
+    other_code: str | None = None,
+    progress: Progress | None = None,
+) -> Collected:
+    """Run every arm on every plan that has no run yet; a stopped measurement goes on where it stopped.
+
+    Arms with runs = "simulated" are simulated by their own rules and stay marked so. Raises InputError for an arm to be
+    measured when study.toml does not say how.
+    """
+    study = open_study(folder)
+    entry, plans = study.choose(plan_set)
+    code = check_code(entry, other_code)
+    cells = entry.cells(plans)
+    jobs = [(cell, name) for cell, arms in arm_order(entry.settings, cells).items() for name in arms]
+    open_jobs = [(cell, name) for cell, name in jobs if not has_run(study, cell, name)]
+    by_hand = [name for name in entry.settings.arm_names if entry.settings.arm(name).runs == MEASURED]
+    if by_hand and any(name in by_hand for _, name in open_jobs):
+        raise InputError(
+            f"{study.folder}: arm {by_hand[0]} is to be measured; run it on the plans in {entry.folder / 'plans'} and "
+            f"bring the runs in with slotgrid study ingest {study.folder} RUN_DIR ..."
+        )
+    added = []
+    for i, (cell, name) in enumerate(open_jobs):
+        if progress is not None:
+            progress(i, len(open_jobs))
+        started = now()
+        arm = entry.settings.arm(name)
+        run = _simulate(entry, cell, arm)
+        check_run(run, entry, plans, cell, arm, entry.plan(cell))
+        facts = {"how": "study measure", "started_at": started, "order": jobs.index((cell, name)), "code": code}
+        added.append(add_run(study, entry, cell, name, run, partial(save_run, run), {**facts, "added_at": now()}))
+    if progress is not None:
+        progress(len(open_jobs), len(open_jobs))
+    return Collected(tuple(added), len(jobs) - len(open_jobs), 0)
+
+
+def _simulate(entry: Entry, cell: Cell, arm: Arm) -> Run:
+    stand = arm.stand
+    assert stand is not None
+    settings, profile = entry.settings, entry.profile
+    rules = find_rules(stand.rules or settings.rules or profile.rules)
+    rules = rules.but(release=stand.release, padding=stand.padding)  # type: ignore[arg-type]  # checked by settings
+    turnaround_s = settings.turnaround_s if stand.turnaround_s is None else stand.turnaround_s
+    return simulated_run(profile, arm.config, entry.plan(cell), rules, turnaround_s)
+
+
+# --- brought in -------------------------------------------------------------------------------------------------
+
+
+def ingest(
+    folder: str | Path,
+    run_folders: Sequence[str | Path],
+    *,
+    now: Callable[[], str],
+    arm: str | None = None,
+    started: str | None = None,
+    other_code: str | None = None,
+    progress: Progress | None = None,
+) -> Collected:
+    """Copy run directories into the study. The plan's hash says which plan a run is of, its configuration which arm.
+
+    arm: for runs whose files do not state the configuration. started: ISO 8601 with zone, for runs that do not say when
+    they began; kept as stated. Nothing is added when one of the runs is refused. Raises InputError naming run and reason.
+    """
+    study = open_study(folder)
+    if not run_folders:
+        raise InputError("ingest: no run directory given")
+    jobs = []
+    taken: dict[tuple[Cell, str], Path] = {}
+    for i, name in enumerate(run_folders):
+        if progress is not None:
+            progress(i, len(run_folders))
+        path = Path(name)
+        run = read_run(path)
+        entry, plans, cell, chosen = _place(study, run, path, arm)
+        if (cell, chosen.name) in taken:
+            raise InputError(f"{path}: {cell.place}, arm {chosen.name} is also {taken[cell, chosen.name]}; one is needed")
+        taken[cell, chosen.name] = path
+        if has_run(study, cell, chosen.name):
+            raise InputError(f"{path}: {cell.place}, arm {chosen.name} has a run already; it is never overwritten")
+        begun = _started(run, path, entry, started)
+        try:
+            check_run(run, entry, plans, cell, chosen, entry.plan(cell))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        facts = {"how": "study ingest", "origin": str(path.resolve()), "started_at": begun, "started_stated": started}
+        facts["code"] = check_code(entry, other_code)
+        jobs.append((entry, plans, cell, chosen, run, path, facts))
+    added = []
+    for entry, _, cell, chosen, run, path, facts in jobs:
+        fill = partial(store.copy_tree, path)
+        added.append(add_run(study, entry, cell, chosen.name, run, fill, {**facts, "added_at": now()}))
+    places = [
+        (cell, name) for entry, plans in study.sets() for cell in entry.cells(plans) for name in entry.settings.arm_names
+    ]
+    missing = sum(not has_run(study, cell, name) for cell, name in places)
+    return Collected(tuple(added), len(places) - missing - len(added), missing)
+
+
+def check_run(run: Run, entry: Entry, plans: PlanSet, cell: Cell, arm: Arm, plan: InputPlan) -> None:
+    """Raise InputError when the run is not valid for its place or lacks a channel."""
+    reasons = invalid_reasons(run, plan, arm, plans)
+    if reasons:
+        raise InputError(f"not a valid run of {cell.place}, arm {arm.name}: {'; '.join(reasons)}")
+    observe(run, plan, cell, arm.name, plans, entry.profile)
+
+
+def _place(study: Study, run: Run, path: Path, arm: str | None) -> tuple[Entry, PlanSet, Cell, Arm]:
+    if run.plan_sha256 is None:
+        raise InputError(f"{path}: does not say which plan it ran; put the plan as plan.json beside its request rows")
+    found = study.cell_of_plan(run.plan_sha256)
+    if found is None:
+        raise InputError(
+            f"{path}: its plan {run.plan_id} ({run.plan_sha256[:12]}) is not one of this study; plans of another study "
+            "do not count here"
+        )
+    entry, plans, cell = found
+    if arm is not None:
+        chosen = entry.settings.arm(arm)
+    else:
+        fitting = [a for a in entry.settings.arms if run.config == a.config]
+        if run.config is None or len(fitting) != 1:
+            label = "no configuration is stated" if run.config is None else f"configuration {run.config.label}"
+            arms = ", ".join(f"{a.name} ({a.config.label})" for a in entry.settings.arms)
+            raise InputError(f"{path}: {label}, which is {'more than one' if fitting else 'no'} arm; name it with --arm: {arms}")
+        chosen = fitting[0]
+    if run.source != chosen.runs:
+        raise InputError(
+            f"{path}: a {run.source} run, but arm {chosen.name} is registered with runs = {chosen.runs!r}; "
+            "a simulated run never stands for a measured one"
+        )
+    return entry, plans, cell, chosen
+
+
+def _started(run: Run, path: Path, entry: Entry, stated: str | None) -> str | None:
+    """When the run began; it must be after the registration. A simulated run has no such moment."""
+    if run.source == SIMULATED:
+        return None
+    told = run.details.get("started_at") or stated
+    if told is None:
+        raise InputError(
+            f"{path}: does not say when it began; give it with --started (ISO 8601 with zone, e.g. "
+            f"{entry.registered_at})"
+        )
+    begun, registered = _moment(told, f"{path}: started_at"), _moment(entry.registered_at, "registered_at")
+    if begun < registered:
+        raise InputError(
+            f"{path}: began {told}, before the registration ({entry.registered_at}); only what is measured after it counts"
+        )
+    return str(told)
+
+
+def _moment(text: Any, where: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {text!r} is not a time in ISO 8601") from None
+    if moment.tzinfo is None:
+        raise InputError(f"{where}: {text!r} has no zone; write e.g. {text}+00:00")
+    return moment
