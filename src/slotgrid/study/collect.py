@@ -120,8 +120,9 @@ def ingest(
 ) -> Collected:
     """Copy run directories into the study. The plan's hash says which plan a run is of, its configuration which arm.
 
-    arm: for runs whose files do not state the configuration. started: ISO 8601 with zone, for runs that do not say when
-    they began; kept as stated. Nothing is added when one of the runs is refused. Raises InputError naming run and reason.
+    arm: for runs whose files do not state the configuration. started: ISO 8601 with zone, for runs that do not say
+    when they began; kept as stated. Nothing is added when one of the runs is refused. Raises InputError naming run and
+    reason.
     """
     study = open_study(folder)
     if not run_folders:
@@ -135,7 +136,9 @@ def ingest(
         run = read_run(path)
         entry, plans, cell, chosen = _place(study, run, path, arm)
         if (cell, chosen.name) in taken:
-            raise InputError(f"{path}: {cell.place}, arm {chosen.name} is also {taken[cell, chosen.name]}; one is needed")
+            raise InputError(
+                f"{path}: {cell.place}, arm {chosen.name} is also {taken[cell, chosen.name]}; one is needed"
+            )
         taken[cell, chosen.name] = path
         if has_run(study, cell, chosen.name):
             raise InputError(f"{path}: {cell.place}, arm {chosen.name} has a run already; it is never overwritten")
@@ -144,15 +147,23 @@ def ingest(
             check_run(run, entry, plans, cell, chosen, entry.plan(cell))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        facts = {"how": "study ingest", "origin": str(path.resolve()), "started_at": begun, "started_stated": started}
-        facts["code"] = check_code(entry, other_code)
+        facts = {
+            "how": "study ingest",
+            "origin": str(path.resolve()),
+            "started_at": begun,
+            "started_stated": started,
+            "code": check_code(entry, other_code),
+        }
         jobs.append((entry, plans, cell, chosen, run, path, facts))
     added = []
     for entry, _, cell, chosen, run, path, facts in jobs:
         fill = partial(store.copy_tree, path)
         added.append(add_run(study, entry, cell, chosen.name, run, fill, {**facts, "added_at": now()}))
     places = [
-        (cell, name) for entry, plans in study.sets() for cell in entry.cells(plans) for name in entry.settings.arm_names
+        (cell, name)
+        for entry, plans in study.sets()
+        for cell in entry.cells(plans)
+        for name in entry.settings.arm_names
     ]
     missing = sum(not has_run(study, cell, name) for cell, name in places)
     return Collected(tuple(added), len(places) - missing - len(added), missing)
@@ -183,7 +194,9 @@ def _place(study: Study, run: Run, path: Path, arm: str | None) -> tuple[Entry, 
         if run.config is None or len(fitting) != 1:
             label = "no configuration is stated" if run.config is None else f"configuration {run.config.label}"
             arms = ", ".join(f"{a.name} ({a.config.label})" for a in entry.settings.arms)
-            raise InputError(f"{path}: {label}, which is {'more than one' if fitting else 'no'} arm; name it with --arm: {arms}")
+            raise InputError(
+                f"{path}: {label}, which is {'more than one' if fitting else 'no'} arm; name it with --arm: {arms}"
+            )
         chosen = fitting[0]
     if run.source != chosen.runs:
         raise InputError(
@@ -206,7 +219,8 @@ def _started(run: Run, path: Path, entry: Entry, stated: str | None) -> str | No
     begun, registered = _moment(told, f"{path}: started_at"), _moment(entry.registered_at, "registered_at")
     if begun < registered:
         raise InputError(
-            f"{path}: began {told}, before the registration ({entry.registered_at}); only what is measured after it counts"
+            f"{path}: began {told}, before the registration ({entry.registered_at}); "
+            "only what is measured after it counts"
         )
     return str(told)
 

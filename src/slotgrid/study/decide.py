@@ -136,7 +136,7 @@ def _compare(
     what = f"N = {first.sessions}, arm {first.arm}"
     a_s, base_a_s = total(observed, "device_s"), total(observed_base, "device_s")
     ratio_a = ratio(a_s, base_a_s, f"{what}, channel A")
-    expected = ratio(total(predicted, "device_s"), total(predicted_base, "device_s"), f"{what}, prediction")
+    expected, interval = predicted_ratio(predicted, predicted_base)
     b_s, base_b_s = _channel_b_s(observed), _channel_b_s(observed_base)
     agreed = agreement(a_s, b_s, base_a_s, base_b_s)
     if agreed is None:
@@ -163,7 +163,7 @@ def _compare(
         difference=agreed.difference,
         tolerance=tolerance,
         predicted=expected,
-        interval=_interval(expected, predicted, predicted_base),
+        interval=interval,
         error=error,
         decision=decision,
         rule=rule,
@@ -225,10 +225,18 @@ def _parts(rows: Sequence[Outcome], base: Sequence[Outcome]) -> tuple[float | No
     return found[0], found[1]
 
 
-def _interval(point: float, rows: Sequence[Outcome], base: Sequence[Outcome]) -> Interval | None:
-    """Interval of the predicted ratio from ensembles: member by member, summed over replicates."""
+def predicted_ratio(
+    rows: Sequence[Outcome], base: Sequence[Outcome], *, per_turn: bool = False
+) -> tuple[float, Interval | None]:
+    """Predicted ratio on sums over replicates (of seconds per turn with ``per_turn``), and its interval where there are
+    ensembles: member by member, summed over replicates."""
+    what = f"N = {base[0].sessions}, arm {rows[0].arm}, prediction"
+    point = ratio(total(rows, "device_s"), total(base, "device_s"), what)
+    scale = 1.0
+    if per_turn:
+        scale = ratio(total(base, "turns") or 0, total(rows, "turns") or 0, f"{what}, turns")
     members = min(len(row.samples_s) for row in (*rows, *base))
-    if not members:
-        return None
-    samples = [sum(row.samples_s[m] for row in rows) / sum(row.samples_s[m] for row in base) for m in range(members)]
-    return percentile_interval(point, samples)
+    samples = [
+        scale * sum(row.samples_s[m] for row in rows) / sum(row.samples_s[m] for row in base) for m in range(members)
+    ]
+    return scale * point, percentile_interval(scale * point, samples)

@@ -160,7 +160,9 @@ def write_manifest(
 def load_entries(study: Path) -> list[Entry]:
     """Every entry, oldest first, verified. Raises InputError naming the file that is not as it was registered."""
     register = study / REGISTERED
-    names = sorted(path.name for path in register.iterdir() if not path.name.startswith(".")) if register.exists() else []
+    names = (
+        sorted(path.name for path in register.iterdir() if not path.name.startswith(".")) if register.exists() else []
+    )
     entries: list[Entry] = []
     for number, name in enumerate(names, start=1):
         if name != entry_name(number):

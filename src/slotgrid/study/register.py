@@ -157,9 +157,7 @@ def _predict_all(
     return done
 
 
-def _key(
-    settings: Settings, plan_set: PlanSet, plan: InputPlan, arm: str, profile: StackProfile, code: str
-) -> str:
+def _key(settings: Settings, plan_set: PlanSet, plan: InputPlan, arm: str, profile: StackProfile, code: str) -> str:
     """What a prediction depends on."""
     chosen = [settings.rules, settings.turnaround_s, settings.ensemble, settings.ensemble_seed, arm, plan_set.name]
     window = [plan_set.load, plan_set.window_s, plan_set.warmup_s, settings.arm(arm).config.to_dict()]

@@ -196,7 +196,9 @@ def _arm(table: Table) -> Arm:
     runs = table.choice("runs", (MEASURED, SIMULATED), MEASURED)
     stand = None
     if runs == SIMULATED:
-        inner = table.table("simulated") if table.has("simulated") else Table({}, table.where, f"{table.path}.simulated")
+        inner = (
+            table.table("simulated") if table.has("simulated") else Table({}, table.where, f"{table.path}.simulated")
+        )
         texts = {key: inner.text(key) if inner.has(key) else None for key in ("rules", "release", "padding")}
         stand = Stand(**texts, turnaround_s=_seconds(inner, "turnaround"))
         inner.finish()

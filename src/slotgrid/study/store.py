@@ -87,7 +87,7 @@ def new_folder(path: Path, *, keep: bool = False) -> Iterator[Path]:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a run directory file by file; links are followed. Raises InputError naming what cannot be read or written."""
+    """Copy a run directory file by file, following links. Raises InputError naming what cannot be read or written."""
     try:
         shutil.copytree(source, target)
     except shutil.Error as error:

@@ -8,7 +8,7 @@ from slotgrid.errors import InputError
 from slotgrid.study import store
 from slotgrid.study.settings import FILE
 
-TEXT = '''\
+TEXT = """\
 # A study: arms and plans are fixed first, predictions registered, runs measured, and judged once.
 #   slotgrid study register DIR     draws the plans, predicts every arm, fixes all of it in a manifest
 #   slotgrid study measure DIR      runs every arm on every plan (or: ingest DIR RUN_DIR ... for runs made elsewhere)
@@ -49,8 +49,8 @@ blocks = [0, 1, 2]                   # replicates: one plan per seed and block
 # window = "120s"
 
 [criteria]                           # whole runs, in this order
-tolerance = "fixed"                  # 1. channels: |A - B| <= channel_difference; or "residual": max(that, r_base / B_base)
-channel_difference = 0.02            #    else the decision is withheld
+tolerance = "fixed"                  # 1. channels: |A - B| <= channel_difference, else the decision is withheld;
+channel_difference = 0.02            #    "residual": <= max(channel_difference, r_base / B_base)
 largest_error = 0.03                 # 2. |predicted - observed|
 equal_band = [0.98, 1.02]            # 3. same side of 1, or both in this band
 
@@ -61,7 +61,7 @@ equal_band = [0.98, 1.02]            # 3. same side of 1, or both in this band
 [search]                             # what the configurations were chosen with: none of it may be used again
 # seeds = [1, 2, 3]
 # folders = ["../slotgrid-search"]   # output of slotgrid search
-'''
+"""
 
 
 def init_study(folder: str | Path) -> Path:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slotgrid import files
 from slotgrid.errors import InputError
 from slotgrid.study import store
 from slotgrid.study.decide import compare_all, mean_absolute_error
-from slotgrid.study.manifest import Entry
+from slotgrid.study.manifest import Entry, sha256_of
 from slotgrid.study.observe import observe
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.records import Record, check_plan, has_run, set_records
@@ -20,7 +22,7 @@ from slotgrid.study.steady import judge_steady
 from slotgrid.study.study import Study, check_code, open_study
 
 FORMAT = "slotgrid-verdict/1"
-FOLDER, FILE = "verdicts", "verdict.json"
+FOLDER, FILE, VOUCHER = "verdicts", "verdict.json", "verdict.sha256"
 _NAMED = 3
 
 
@@ -70,12 +72,12 @@ def verdict(
         **judge(entry, plans, observed),
     }
     path = path_of(study, plans)
-    if not store.write_new(path, store.json_bytes(data)):
-        # another process was faster; its verdict stands
-        found = load_verdict(study, entry, plans)
-        assert found is not None
-        return found
-    return StoredVerdict(path, data, True)
+    body = store.json_bytes(data)
+    with store.new_folder(path.parent) as partial:
+        store.write_new(partial / FILE, body)
+        store.write_new(partial / VOUCHER, f"{hashlib.sha256(body).hexdigest()}  {FILE}\n".encode())
+    # as it will be read: no tuples, keys as text
+    return StoredVerdict(path, json.loads(body), True)
 
 
 def judge(entry: Entry, plans: PlanSet, observed: Sequence[Outcome]) -> dict[str, Any]:
@@ -110,6 +112,9 @@ def load_verdict(study: Study, entry: Entry, plans: PlanSet) -> StoredVerdict | 
     path = path_of(study, plans)
     if not path.exists():
         return None
+    vouched = files.read_bytes(path.with_name(VOUCHER)).split()
+    if not vouched or vouched[0].decode(errors="replace") != sha256_of(path):
+        raise InputError(f"{path}: changed after it was decided ({VOUCHER} beside it names another hash)")
     data = store.read_object(path, FORMAT)
     if data.get("manifest_sha256") != entry.sha256:
         raise InputError(f"{path}: belongs to another manifest than {entry.folder}")
