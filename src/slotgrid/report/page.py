@@ -11,7 +11,7 @@ from slotgrid import files
 from slotgrid._version import __version__
 from slotgrid.diagnose import Diagnosis
 from slotgrid.report.diagnose_table import Grid, Part, headline, sections
-from slotgrid.report.pictures import Picture
+from slotgrid.report.figure import Picture
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -40,16 +40,41 @@ footer { color: #666; font-size: .85em; margin-top: 3em; }
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
+def document(title: str, body: Sequence[str], footer: str) -> str:
+    """A whole page that loads nothing: styles inline, pictures embedded. ``body`` is HTML, the rest is text."""
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style></head><body>',
+            *body,
+            f"<footer>slotgrid {__version__}, {escape(footer)}</footer></body></html>\n",
+        ]
+    )
+
+
+def picture_html(picture: Picture) -> str:
+    """A picture with its title and caption."""
+    data = base64.b64encode(picture.png).decode("ascii")
+    return (
+        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2>'
+        f'<img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    )
+
+
+def part_html(part: Part) -> str:
+    """A table or a sentence."""
+    return _table(part) if isinstance(part, Grid) else f"<p>{escape(part)}</p>"
+
+
 def page(d: Diagnosis, pictures: Sequence[Picture]) -> str:
     """The page as HTML text."""
     title = f"Diagnosis of a {d.run.source} run"
     if d.run.plan_id is not None:
         title += f" of plan {d.run.plan_id}"
     out = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style></head><body>',
         f'<h1>{escape(title)}</h1><p class="headline">{escape(headline(d))}</p>',
         '<section class="summary">',
     ]
@@ -58,30 +83,16 @@ def page(d: Diagnosis, pictures: Sequence[Picture]) -> str:
         out.append(f'<p class="{"verdict" if last else "finding"}">{escape(sentence.text)}</p>')
         out.append(f'<p class="rule">Rule: {escape(sentence.rule)}.</p>')
     out.append("</section>")
-    for picture in pictures:
-        data = base64.b64encode(picture.png).decode("ascii")
-        out.append(
-            f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2>'
-            f'<img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
-        )
+    out += [picture_html(picture) for picture in pictures]
     for name, parts in sections(d):
         out.append(f"<h2>{escape(name)}</h2>")
-        out.extend(_part(part) for part in parts)
-    profile = "no profile" if d.profile is None else f"profile {d.profile.id}"
-    out.append(f"<footer>slotgrid {__version__}, {escape(profile)}</footer></body></html>\n")
-    return "\n".join(out)
+        out += [part_html(part) for part in parts]
+    return document(title, out, "no profile" if d.profile is None else f"profile {d.profile.id}")
 
 
 def save_page(d: Diagnosis, pictures: Sequence[Picture], path: Path) -> None:
     """Write the page, whole or not at all."""
     files.write_text(path, page(d, pictures))
-
-
-def _part(part: Part) -> str:
-    if isinstance(part, Grid):
-        return _table(part)
-    return f"<p>{escape(part)}</p>"
 
 
 def _table(grid: Grid) -> str:

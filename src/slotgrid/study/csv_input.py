@@ -29,7 +29,9 @@ def read_cells(path: Path) -> tuple[dict[str, dict[Cell, float]], dict[str, Serv
     Columns: sessions, replicate, slots, device_s; optional arm (else named by its slots) and buckets. Raises InputError
     naming file and line.
     """
-    rows, slots, configs = [], {}, {}
+    rows: list[tuple[str, int, str, float]] = []
+    slots: dict[str, int] = {}
+    configs: dict[str, ServingConfig] = {}
     for line, row in _rows(path, CELL_COLUMNS):
         count = _whole(row["slots"], path, line, "slots")
         arm = row.get("arm") or f"{count} slots"
