@@ -10,7 +10,20 @@ import typer
 from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
-from slotgrid.cli import compile, diagnose, plan, profile, rbln, replay, search, serve, simulate, workload
+from slotgrid.cli import (
+    compile,
+    diagnose,
+    plan,
+    profile,
+    rbln,
+    replay,
+    saturate,
+    search,
+    serve,
+    simulate,
+    study,
+    workload,
+)
 from slotgrid.errors import SlotgridError
 
 # what a shell reports for a process that ctrl-c ended
@@ -28,12 +41,15 @@ app.add_typer(plan.app, name="plan")
 app.add_typer(workload.app, name="workload")
 app.add_typer(profile.app, name="profile")
 app.add_typer(rbln.app, name="rbln")
+app.add_typer(study.app, name="study")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
 app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
+app.command("saturate")(saturate.saturate)
+app.command("null")(saturate.null)
 
 
 def _version(value: bool) -> None:

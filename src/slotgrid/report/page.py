@@ -23,6 +23,8 @@ h2 { font-size: 1.2em; margin: 2em 0 .5em; border-bottom: 1px solid #ccc; paddin
 .summary { background: #f3f7fb; border-left: 4px solid #0072B2; padding: .6em 1em; margin: 1.2em 0; }
 .summary p { margin: .4em 0; }
 .summary .verdict { font-weight: 600; }
+.warning { background: #fdf0e6; border-left: 4px solid #D55E00; padding: .6em 1em; font-weight: 600; }
+h2.set { font-size: 1.4em; border-bottom: 2px solid #444; margin-top: 2.5em; }
 .rule { color: #555; font-size: .87em; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: .6em 0; font-variant-numeric: tabular-nums; }
@@ -33,7 +35,10 @@ figure { margin: 1.5em 0; }
 img { max-width: 100%; height: auto; border: 1px solid #e4e4e4; }
 figcaption { color: #444; font-size: .93em; margin-top: .3em; }
 footer { color: #666; font-size: .85em; margin-top: 3em; }
-@media print { body { max-width: none; padding: 0; } figure, table { break-inside: avoid; } }
+@page { size: A4 landscape; margin: 12mm; }
+@media print { body { max-width: none; padding: 0; font-size: 11px; } .scroll { overflow: visible; }
+  h2 { break-after: avoid; } figure, tr, .warning, .summary { break-inside: avoid; } img { max-height: 120mm; }
+  thead { display: table-header-group; } }
 """
 
 # nothing may be loaded from anywhere: a browser enforces what the page promises

@@ -44,6 +44,18 @@ class Collected:
         return {"added": rows, "there_before": self.there_before, "missing": self.missing}
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One arm on one plan; order: its position in the order of the arms."""
+
+    entry: Entry
+    plans: PlanSet
+    cell: Cell
+    arm: Arm
+    order: int
+    code: dict[str, object] | None
+
+
 # --- made here --------------------------------------------------------------------------------------------------
 
 
@@ -63,36 +75,44 @@ def measure(
     other_code: str | None = None,
     progress: Progress | None = None,
 ) -> Collected:
-    """Run every arm on every plan that has no run yet; a stopped measurement goes on where it stopped.
+    """Run every arm on every plan that has no run yet, of one data set or all; a stopped one goes on where it stopped.
 
     Arms with runs = "simulated" are simulated by their own rules and stay marked so. Raises InputError for an arm to be
     measured when study.toml does not say how.
     """
     study = open_study(folder)
-    entry, plans = study.choose(plan_set)
-    code = check_code(entry, other_code)
-    cells = entry.cells(plans)
-    jobs = [(cell, name) for cell, arms in arm_order(entry.settings, cells).items() for name in arms]
-    open_jobs = [(cell, name) for cell, name in jobs if not has_run(study, cell, name)]
-    by_hand = [name for name in entry.settings.arm_names if entry.settings.arm(name).runs == MEASURED]
-    if by_hand and any(name in by_hand for _, name in open_jobs):
-        raise InputError(
-            f"{study.folder}: arm {by_hand[0]} is to be measured; run it on the plans in {entry.folder / 'plans'} and "
-            f"bring the runs in with slotgrid study ingest {study.folder} RUN_DIR ..."
-        )
+    chosen = list(study.sets()) if plan_set is None else [study.choose(plan_set)]
+    jobs: list[_Job] = []
+    there = 0
+    for entry, plans in chosen:
+        code = check_code(entry, other_code)
+        places = [
+            (cell, name) for cell, names in arm_order(entry.settings, entry.cells(plans)).items() for name in names
+        ]
+        for order, (cell, name) in enumerate(places):
+            if has_run(study, cell, name):
+                there += 1
+            else:
+                jobs.append(_Job(entry, plans, cell, entry.settings.arm(name), order, code))
+    for job in jobs:
+        if job.arm.runs == MEASURED:
+            raise InputError(
+                f"{study.folder}: arm {job.arm.name} is to be measured; run it on the plans in "
+                f"{job.entry.folder / 'plans' / job.plans.name} and bring the runs in with "
+                f"slotgrid study ingest {study.folder} RUN_DIR ..."
+            )
     added = []
-    for i, (cell, name) in enumerate(open_jobs):
+    for i, job in enumerate(jobs):
         if progress is not None:
-            progress(i, len(open_jobs))
+            progress(i, len(jobs))
         started = now()
-        arm = entry.settings.arm(name)
-        run = _simulate(entry, cell, arm)
-        check_run(run, entry, plans, cell, arm, entry.plan(cell))
-        facts = {"how": "study measure", "started_at": started, "order": jobs.index((cell, name)), "code": code}
-        added.append(add_run(study, entry, cell, name, run, partial(save_run, run), {**facts, "added_at": now()}))
+        run = _simulate(job.entry, job.cell, job.arm)
+        check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
+        facts = {"how": "study measure", "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
+        added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(save_run, run), facts))
     if progress is not None:
-        progress(len(open_jobs), len(open_jobs))
-    return Collected(tuple(added), len(jobs) - len(open_jobs), 0)
+        progress(len(jobs), len(jobs))
+    return Collected(tuple(added), there, 0)
 
 
 def _simulate(entry: Entry, cell: Cell, arm: Arm) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from slotgrid.study.study import Study
 from slotgrid.study.verdict import StoredVerdict, load_verdict
 
 PREDICTED = "predicted"
+_SPAN = re.compile(r"(prefills of |decode steps with up to )([\d to]+)( tokens .*| running .*)")
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,26 @@ def _predicted(entry: Entry, plans: PlanSet, registered: Sequence[Outcome]) -> l
         for arm in entry.settings.arm_names[1:]:
             mine = rows.arm(n, arm, replicates)
             found, interval = predicted_ratio(mine, base, per_turn=plans.load == STEADY)
-            notes = tuple(dict.fromkeys(text for row in (*mine, *base) for text in row.extrapolated))
+            notes = merge_notes([text for row in (*mine, *base) for text in row.extrapolated])
             made.append(PredictedRatio(n, arm, found, interval, notes))
     return made
+
+
+def merge_notes(notes: Sequence[str]) -> tuple[str, ...]:
+    """Notes of many runs on what was outside the measured range as one range each, so that they can be read."""
+    spans: dict[tuple[str, str], list[int]] = {}
+    for text in notes:
+        # "prefills of 149 to 330 tokens (measured ...)", "decode steps with up to 10 running (measured ...)"
+        match = _SPAN.fullmatch(text)
+        head, numbers, tail = (text, "", "") if match is None else match.groups()
+        spans.setdefault((head, tail), []).extend(map(int, _NUMBER.findall(numbers)))
+    merged = []
+    for (head, tail), numbers in spans.items():
+        span = "" if not numbers else f"{min(numbers)} to {max(numbers)}"
+        if head.endswith("up to "):
+            span = str(max(numbers))
+        merged.append(head + span + tail)
+    return tuple(merged)
 
 
 def _break_even(
