@@ -139,8 +139,8 @@ def test_every_branch(predicted: float, ratio_a: float, ratio_b: float, decision
 
 def test_interval_is_member_by_member() -> None:
     predictions = [
-        Outcome(4, "r", "BASE", 10.0, samples_s=(10.0, 20.0, 40.0)),
-        Outcome(4, "r", "X", 9.0, samples_s=(9.0, 18.0, 36.0)),
+        Outcome(4, "r", "BASE", 10.0, samples_s=tuple(10.0 + m for m in range(39))),
+        Outcome(4, "r", "X", 9.0, samples_s=tuple(9.0 + 0.9 * m for m in range(39))),
     ]
     runs = [Outcome(4, "r", arm, 10.0, channel_b_s=10.0) for arm in ("BASE", "X")]
     found = compare_all(predictions, runs, arms=("BASE", "X"), exploratory=(4,), criteria=DeviceTimeCriteria())[0]

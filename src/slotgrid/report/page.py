@@ -31,6 +31,7 @@ table { border-collapse: collapse; margin: .6em 0; font-variant-numeric: tabular
 th, td { padding: .22em .8em; text-align: left; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
 th { border-bottom: 2px solid #bbb; font-weight: 600; }
 .r { text-align: right; }
+td.k { white-space: nowrap; }
 figure { margin: 1.5em 0; }
 img { max-width: 100%; height: auto; border: 1px solid #e4e4e4; }
 figcaption { color: #444; font-size: .93em; margin-top: .3em; }
@@ -41,6 +42,8 @@ footer { color: #666; font-size: .85em; margin-top: 3em; }
   thead { display: table-header-group; } }
 """
 
+# cells up to this many letters are not broken into lines
+_KEPT_WHOLE = 24
 # nothing may be loaded from anywhere: a browser enforces what the page promises
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -102,8 +105,9 @@ def save_page(d: Diagnosis, pictures: Sequence[Picture], path: Path) -> None:
 
 def _table(grid: Grid) -> str:
     def cell(tag: str, i: int, text: str) -> str:
-        side = ' class="r"' if i in grid.right else ""
-        return f"<{tag}{side}>{escape(text)}</{tag}>"
+        names = [name for name, is_so in (("r", i in grid.right), ("k", len(text) <= _KEPT_WHOLE)) if is_so]
+        given = f' class="{" ".join(names)}"' if names else ""
+        return f"<{tag}{given}>{escape(text)}</{tag}>"
 
     rows = ["<tr>" + "".join(cell("td", i, text) for i, text in enumerate(row)) + "</tr>" for row in grid.rows]
     head = ""

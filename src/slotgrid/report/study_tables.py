@@ -85,6 +85,11 @@ def whole(value: int) -> str:
     return f"{value:,}"
 
 
+def moment(text: str) -> str:
+    """2026-11-30T07:41:05+00:00 without the T; the zone is named in the note."""
+    return text.removesuffix("+00:00").replace("T", " ")
+
+
 def yes(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -327,10 +332,11 @@ def runs_table(sets: Sequence[SetOverview]) -> DataTable:
         for s in sets
         for r in s.records
     ]
-    columns = [Column(key, key.replace("_", " "), right=False) for key in ("source", "how", "started_at", "added_at")]
+    columns = [Column(key, key.replace("_at", ""), moment, right=False) for key in ("started_at", "added_at")]
+    columns = [Column(key, key, right=False) for key in ("source", "how")] + columns
     return DataTable(
         "runs",
-        "Runs",
+        "Runs (UTC)",
         (
             *(_SET, _N, Column("replicate", "replicate", right=False), _ARM, *columns),
             *(Column("order", "order", whole), Column("origin", "from", right=False)),
@@ -376,5 +382,5 @@ def log_table(view: Overview) -> DataTable:
             add(when, "decision", f"set {name}, {f['criterion']}: {f['verdict']}: {f['rule']}")
     order = {"registration": 0, "amendment": 0, "runs": 1, "verdict": 2, "other code": 3, "decision": 4}
     rows.sort(key=lambda row: (row["when"], order[row["what"]]))
-    columns = (Column("when", "when", right=False), Column("what", "what", right=False))
-    return DataTable("log", "Decision log", (*columns, Column("text", "", right=False)), tuple(rows))
+    columns = (Column("when", "when", moment, right=False), Column("what", "what", right=False))
+    return DataTable("log", "Decision log (UTC)", (*columns, Column("text", "", right=False)), tuple(rows))

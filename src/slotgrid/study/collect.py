@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slotgrid.engine.rules import find_rules
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.run import Run, save_run
@@ -18,7 +17,7 @@ from slotgrid.run.readers import read_run
 from slotgrid.study import store
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.observe import invalid_reasons, observe
-from slotgrid.study.predict import simulated_run
+from slotgrid.study.predict import stand_in_run
 from slotgrid.study.records import Record, add_run, has_run
 from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
 from slotgrid.study.study import Study, check_code, open_study
@@ -106,23 +105,14 @@ def measure(
         if progress is not None:
             progress(i, len(jobs))
         started = now()
-        run = _simulate(job.entry, job.cell, job.arm)
-        check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
+        plan = job.entry.plan(job.cell)
+        run = stand_in_run(job.entry.settings, job.arm, plan, job.entry.profile)
+        check_run(run, job.entry, job.plans, job.cell, job.arm, plan)
         facts = {"how": "study measure", "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
         added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(save_run, run), facts))
     if progress is not None:
         progress(len(jobs), len(jobs))
     return Collected(tuple(added), there, 0)
-
-
-def _simulate(entry: Entry, cell: Cell, arm: Arm) -> Run:
-    stand = arm.stand
-    assert stand is not None
-    settings, profile = entry.settings, entry.profile
-    rules = find_rules(stand.rules or settings.rules or profile.rules)
-    rules = rules.but(release=stand.release, padding=stand.padding)  # type: ignore[arg-type]  # checked by settings
-    turnaround_s = settings.turnaround_s if stand.turnaround_s is None else stand.turnaround_s
-    return simulated_run(profile, arm.config, entry.plan(cell), rules, turnaround_s)
 
 
 # --- brought in -------------------------------------------------------------------------------------------------

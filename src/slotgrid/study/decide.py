@@ -14,10 +14,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from slotgrid.diagnose.cost import agreement
+from slotgrid.engine.ensemble import prediction_interval
 from slotgrid.errors import InputError
 from slotgrid.study.outcome import Outcome, Outcomes, ratio, total
-from slotgrid.study.resample import Interval, percentile_interval
+from slotgrid.study.resample import LEVEL, Interval
 
 PASSED, FAILED, WITHHELD, EXPLORATORY = "passed", "failed", "withheld", "exploratory"
 TOLERANCES = ("fixed", "residual")
@@ -236,7 +239,9 @@ def predicted_ratio(
     if per_turn:
         scale = ratio(total(base, "turns") or 0, total(rows, "turns") or 0, f"{what}, turns")
     members = min(len(row.samples_s) for row in (*rows, *base))
+    if not members:
+        return scale * point, None
     samples = [
         scale * sum(row.samples_s[m] for row in rows) / sum(row.samples_s[m] for row in base) for m in range(members)
     ]
-    return scale * point, percentile_interval(scale * point, samples)
+    return scale * point, Interval(scale * point, *prediction_interval(np.array(samples), LEVEL))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from slotgrid.config import ServingConfig
 from slotgrid.engine import simulate
-from slotgrid.engine.rules import RuleSet
+from slotgrid.engine.ensemble import draw_members
+from slotgrid.engine.rules import find_rules
+from slotgrid.engine.setup import set_up
+from slotgrid.engine.single import record
+from slotgrid.engine.steady import simulate_steady_ensemble
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
@@ -12,7 +19,7 @@ from slotgrid.run import Run
 from slotgrid.run.steady import find_window, steady_load
 from slotgrid.run.window import Window
 from slotgrid.study.outcome import Outcome
-from slotgrid.study.settings import STEADY, PlanSet, Settings
+from slotgrid.study.settings import STEADY, Arm, PlanSet, Settings
 
 
 def predict(
@@ -23,16 +30,46 @@ def predict(
     Raises InputError when the plan does not fit the configuration or ends inside its window.
     """
     config = settings.arm(arm).config
-    run = simulate(profile, config, plan, rules=settings.rules, turnaround_s=settings.turnaround_s)
-    # samples_s stays empty: intervals come with ensembles
-    return outcome_of(run, plans, plan, profile, sessions, replicate, arm, "predicted")
+    run = simulate(
+        profile, config, plan, rules=settings.rules, turnaround_s=settings.turnaround_s, clock=settings.clock
+    )
+    point = outcome_of(run, plans, plan, profile, sessions, replicate, arm, "predicted")
+    if not settings.ensemble:
+        return point
+    return replace(point, samples_s=_samples(settings, plans, plan, config, profile, point))
 
 
-def simulated_run(
-    profile: StackProfile, config: ServingConfig, plan: InputPlan, rules: RuleSet, turnaround_s: float | None
-) -> Run:
-    """A stand-in run for an arm without hardware."""
-    return simulate(profile, config, plan, rules=rules, turnaround_s=turnaround_s)
+def _samples(
+    settings: Settings, plans: PlanSet, plan: InputPlan, config: ServingConfig, profile: StackProfile, point: Outcome
+) -> tuple[float, ...]:
+    """Device seconds of every member of the ensemble; in steady load per turn, times the turns of the prediction."""
+    common: dict[str, Any] = {
+        "ensemble": settings.ensemble,
+        "seed": settings.ensemble_seed,
+        "rules": settings.rules,
+        "turnaround_s": settings.turnaround_s,
+        "clock": settings.clock,
+    }
+    if plans.load != STEADY:
+        return tuple(simulate(profile, config, plan, **common).device_time_s.tolist())
+    window: dict[str, Any] = {"evaluation_s": plans.window_s, "warmup_s": plans.warmup_s}
+    members = simulate_steady_ensemble(profile, config, plan, **common, **window)
+    per_turn = members.samples(lambda load: load.device_time_per_turn_s)
+    return tuple((per_turn * (point.turns or 0)).tolist())
+
+
+def stand_in_run(settings: Settings, arm: Arm, plan: InputPlan, profile: StackProfile) -> Run:
+    """A run of an arm without hardware, by the rules, clock and turnaround its settings name."""
+    stand = arm.stand
+    assert stand is not None
+    rules = find_rules(stand.rules or settings.rules or profile.rules)
+    rules = rules.but(release=stand.release, padding=stand.padding)  # type: ignore[arg-type]  # checked by settings
+    turnaround_s = settings.turnaround_s if stand.turnaround_s is None else stand.turnaround_s
+    setup = set_up(profile, arm.config, plan, rules, turnaround_s, stand.clock or settings.clock, ())
+    if stand.scatter_seed is None:
+        return record(setup, setup.flat, setup.step_s)
+    drawn = draw_members(setup, members=2, seed=stand.scatter_seed, scatter=None)
+    return record(setup, drawn.flat(0), drawn.step_s[0])
 
 
 def outcome_of(

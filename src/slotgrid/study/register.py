@@ -159,9 +159,9 @@ def _predict_all(
 
 def _key(settings: Settings, plan_set: PlanSet, plan: InputPlan, arm: str, profile: StackProfile, code: str) -> str:
     """What a prediction depends on."""
-    chosen = [settings.rules, settings.turnaround_s, settings.ensemble, settings.ensemble_seed, arm, plan_set.name]
+    chosen = [settings.rules, settings.clock, settings.turnaround_s, settings.ensemble, settings.ensemble_seed, arm]
     window = [plan_set.load, plan_set.window_s, plan_set.warmup_s, settings.arm(arm).config.to_dict()]
-    text = json.dumps([plan.content_sha256, profile.sha256, chosen, window, code], sort_keys=True)
+    text = json.dumps([plan.content_sha256, profile.sha256, plan_set.name, chosen, window, code], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

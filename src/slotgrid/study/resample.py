@@ -56,11 +56,3 @@ def median_interval(values: Sequence[float], *, resamples: int, seed: int, level
     # half an interval cut off at each side; rounded, since 0.025 * 10,000 is 250.00000000000023
     low = min(round((1 - level) / 2 * resamples), (resamples - 1) // 2)
     return Interval(float(np.median(data)), float(medians[low]), float(medians[resamples - 1 - low]))
-
-
-def percentile_interval(point: float, samples: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """The interval that leaves (1 - level) / 2 of the samples on each side; None without samples."""
-    if not samples:
-        return None
-    low, high = np.quantile(np.asarray(samples, float), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(point, float(low), float(high))

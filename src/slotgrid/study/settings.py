@@ -20,6 +20,9 @@ from slotgrid.units import parse_quantity
 
 FORMAT = "slotgrid-study/1"
 FILE = "study.toml"
+CLOCKS = ("price", "operating")
+# fewer repeats have no 95 % interval of order statistics
+LEAST_MEMBERS = 39
 WHOLE_RUN, STEADY = "whole run", "steady"
 MEASURED, SIMULATED = "measured", "simulated"
 # names become directories
@@ -29,12 +32,15 @@ _C = TypeVar("_C", DeviceTimeCriteria, SteadyCriteria)
 
 @dataclass(frozen=True)
 class Stand:
-    """How a simulated arm's runs are made: rules and turnaround that may differ from the prediction's."""
+    """How a simulated arm's runs are made: what may differ from the prediction's. scatter_seed: each run is one repeat
+    with the profile's scatter, drawn from this seed; None leaves it out."""
 
     rules: str | None
     release: str | None
     padding: str | None
+    clock: str | None
     turnaround_s: float | None
+    scatter_seed: int | None
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ class Settings:
     title: str
     profile: str
     rules: str | None
+    clock: str | None
     turnaround_s: float | None
     ensemble: int
     ensemble_seed: int
@@ -166,8 +173,9 @@ def settings_from_toml(data: bytes, where: str, folder: Path) -> Settings:
         title=top.text("title", folder.resolve().name),
         profile=top.text("profile"),
         rules=rules,
+        clock=_clock(top),
         turnaround_s=_seconds(top, "turnaround"),
-        ensemble=top.whole("ensemble", 0, 0),
+        ensemble=_ensemble(top),
         ensemble_seed=top.whole("ensemble_seed", 0, 0),
         arms=tuple(sorted(arms, key=lambda arm: arm.name != baseline)),
         sets=sets,
@@ -180,6 +188,12 @@ def settings_from_toml(data: bytes, where: str, folder: Path) -> Settings:
     )
     for table in (search, measure, top):
         table.finish()
+    for arm in arms:
+        if settings.ensemble and arm.stand is not None and arm.stand.scatter_seed == settings.ensemble_seed:
+            raise InputError(
+                f"{top.at('arm')}: {arm.name}: scatter_seed is also the ensemble_seed; a stand-in run must not be one of "
+                "the predictions"
+            )
     return settings
 
 
@@ -200,7 +214,12 @@ def _arm(table: Table) -> Arm:
             table.table("simulated") if table.has("simulated") else Table({}, table.where, f"{table.path}.simulated")
         )
         texts = {key: inner.text(key) if inner.has(key) else None for key in ("rules", "release", "padding")}
-        stand = Stand(**texts, turnaround_s=_seconds(inner, "turnaround"))
+        stand = Stand(
+            **texts,
+            clock=_clock(inner),
+            turnaround_s=_seconds(inner, "turnaround"),
+            scatter_seed=inner.whole("scatter_seed", 0) if inner.has("scatter_seed") else None,
+        )
         inner.finish()
         _at(inner, lambda: find_rules(stand.rules or "real").but(release=stand.release, padding=stand.padding))  # type: ignore[arg-type]
     arm = Arm(name, config, runs, stand, _seconds(table, "compile"))
@@ -268,6 +287,19 @@ def _name(table: Table) -> str:
 
 def _seconds(table: Table, key: str) -> float | None:
     return parse_quantity(table.text(key), "time", table.at(key)) if table.has(key) else None
+
+
+def _clock(table: Table) -> str | None:
+    return table.choice("clock", CLOCKS) if table.has("clock") else None
+
+
+def _ensemble(table: Table) -> int:
+    members = table.whole("ensemble", 0, 0)
+    if 0 < members < LEAST_MEMBERS:
+        raise InputError(
+            f"{table.at('ensemble')} is {members}; allowed: 0 for none, or at least {LEAST_MEMBERS} for a 95 % interval"
+        )
+    return members
 
 
 def _texts(table: Table, key: str) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ format = "slotgrid-study/1"
 title = "Does the recommended configuration pay?"
 profile = "rbln-ca25-qwen3-4b"       # built-in id, or a TOML file beside this one
 # rules = "real"                     # of the predictions: real or paper; the profile's unless given
+# clock = "operating"                # what moves time: price or operating; the profile's unless given
 # turnaround = "0.8ms"               # client turnaround of the predictions; the plan's or profile's unless given
-ensemble = 0                         # simulations per plan and arm for intervals; 0: point predictions only
+ensemble = 0                         # repeats per plan and arm for 95 % intervals, at least 39; 0: points only
 ensemble_seed = 0
 baseline = "base"
 
@@ -35,7 +36,7 @@ buckets = [1, 2, 4, 8]               # slots and max_running default to the top 
 name = "tuned"
 buckets = [1, 4, 6, 8, 10, 16]
 # runs = "simulated"                 # stand-in runs from the simulator instead of hardware; never called measured
-# [arm.simulated]                    # how they differ from the prediction (rules, release, padding, turnaround)
+# [arm.simulated]                    # how they differ: rules, release, padding, clock, turnaround, scatter_seed
 # rules = "paper"
 
 [[plans]]                            # one data set, judged once
