@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PAGE = "index.html"
 WARNING = "These runs are simulated stand-ins, not measurements. Nothing here was measured on hardware."
-_DECISION = ("sessions", "arm", "predicted", "low", "high", "ratio_a", "ratio_b", "difference", "tolerance")
+_DECISION = ("sessions", "arm", "predicted", "low", "high", "ratio_a", "inside", "ratio_b", "difference", "tolerance")
 # the sections that say what was decided and why
 DECIDED = ("Decisions", "The rule of each decision", "Criteria")
 _PARTS = ("sessions", "arm", "decode_ratio", "decode_predicted", "prefill_ratio", "prefill_predicted")

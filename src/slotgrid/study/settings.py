@@ -191,8 +191,8 @@ def settings_from_toml(data: bytes, where: str, folder: Path) -> Settings:
     for arm in arms:
         if settings.ensemble and arm.stand is not None and arm.stand.scatter_seed == settings.ensemble_seed:
             raise InputError(
-                f"{top.at('arm')}: {arm.name}: scatter_seed is also the ensemble_seed; a stand-in run must not be one of "
-                "the predictions"
+                f"{top.at('arm')}: {arm.name}: scatter_seed is also the ensemble_seed; "
+                "a stand-in run must not be one of the predictions"
             )
     return settings
 
