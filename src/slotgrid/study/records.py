@@ -38,7 +38,12 @@ class Record:
         return str(self.data["source"])
 
     def read(self) -> Run:
-        """The run, its files verified. Raises InputError naming a file that changed since it was recorded."""
+        """The run, its files verified."""
+        self.verify()
+        return read_run(self.folder / RUN)
+
+    def verify(self) -> None:
+        """Raise InputError naming a file of the run that changed since it was recorded."""
         run = self.folder / RUN
         for name, told in self.data["files"].items():
             if not (run / name).is_file() or sha256_of(run / name) != told:
@@ -46,7 +51,6 @@ class Record:
         for path in run.rglob("*"):
             if path.is_file() and path.relative_to(run).as_posix() not in self.data["files"]:
                 raise InputError(f"{path}: was not there when the run was recorded on {self.data['added_at']}")
-        return read_run(run)
 
 
 def folder_of(study: Study, cell: Cell, arm: str) -> Path:

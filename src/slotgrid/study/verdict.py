@@ -51,6 +51,8 @@ def verdict(
     entry, plans = study.choose(plan_set)
     stored = load_verdict(study, entry, plans)
     if stored is not None:
+        for record in set_records(study, entry, plans):
+            record.verify()
         return stored
     code = check_code(entry, other_code)
     records = complete_records(study, entry, plans)
