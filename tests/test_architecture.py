@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "measure": {"plan", "run", "profile", "engine", "serve"},
     # predicts (engine), draws plans, and judges runs by the channels of diagnose; measuring is asked of measure
     "study": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "measure"},
-    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "study"},
+    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "measure", "study"},
     "cli": {
         *("plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "report"),
         *("serve", "measure", "study"),
@@ -83,7 +83,7 @@ def test_no_sockets_or_processes_in_pure_rooms(path: Path) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from slotgrid.cli.main import run; run(['search', '--help']);"
-        "heavy = ('numpy', 'numba', 'polars', 'rich', 'jax', 'starlette');"
+        "heavy = ('numpy', 'numba', 'polars', 'rich', 'jax', 'starlette', 'aiohttp');"
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -73,7 +73,7 @@ def test_measured_runs_are_brought_in_and_judged(study: Path, tmp_path: Path) ->
 
 
 def test_measure_needs_hands_for_hardware(study: Path) -> None:
-    with pytest.raises(InputError, match=r"arm \w+ is to be measured; run it on the plans in .*plans/main"):
+    with pytest.raises(InputError, match=r"arm base is to be measured, and study\.toml names no arms file"):
         measure(study, now=lambda: LATER)
 
 

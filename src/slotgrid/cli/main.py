@@ -13,6 +13,7 @@ from slotgrid._version import __version__
 from slotgrid.cli import (
     compile,
     diagnose,
+    measure,
     plan,
     profile,
     rbln,
@@ -50,6 +51,7 @@ app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
 app.command("saturate")(saturate.saturate)
 app.command("null")(saturate.null)
+app.command("measure")(measure.measure)
 
 
 def _version(value: bool) -> None:

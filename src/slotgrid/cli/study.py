@@ -87,19 +87,26 @@ def measure(
     folder: Folder, plan_set: SetOption = None, other_code: CodeOption = None, as_json: JsonOption = False
 ) -> None:
     """Run every arm on every registered plan that has no run yet."""
+    from slotgrid.errors import RunError
     from slotgrid.measure.surroundings import now
+    from slotgrid.report.live import measure_display
     from slotgrid.study.collect import measure as run_measure
 
-    with progress_bar("measuring", "runs") as progress:
-        found = run_measure(folder, now=now, plan_set=plan_set, other_code=other_code, progress=progress)
+    with measure_display(note) as (replaying, tell):
+        found = run_measure(folder, now=now, plan_set=plan_set, other_code=other_code, replaying=replaying, note=tell)
+    kinds = sorted({record.source for record in found.added})
     if as_json:
         print_json(found.to_dict())
-        return
-    kinds = sorted({record.source for record in found.added})
-    out = console()
-    out.print(f"{len(found.added)} runs added ({', '.join(kinds) or 'none'}), {found.there_before} were there")
+    else:
+        console().print(
+            f"{len(found.added)} runs added ({', '.join(kinds) or 'none'}), {found.there_before} were there"
+        )
     if "simulated" in kinds:
         note("simulated stand-ins: their verdict says nothing about hardware")
+    for text in found.invalid:
+        note(f"not taken: {text}")
+    if found.invalid:
+        raise RunError(f"{len(found.invalid)} runs are not valid, {found.missing} are missing; measure again")
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,27 +10,33 @@ from pathlib import Path
 from typing import Any
 
 from slotgrid.errors import InputError
+from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.arms import Progress as MeasureProgress
+from slotgrid.measure.order import balanced_order
 from slotgrid.plan import InputPlan
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers import read_run
 from slotgrid.study import store
+from slotgrid.study.hardware import check_arms_file, measure_set
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.observe import invalid_reasons, observe
 from slotgrid.study.predict import stand_in_run
-from slotgrid.study.records import Record, add_run, has_run
+from slotgrid.study.records import Record, add_run, has_run, set_records
 from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
 from slotgrid.study.study import Study, check_code, open_study
 
 Progress = Callable[[int, int], None]
+HOW = "study measure"
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Runs that were added, and how many places of the set are still empty."""
+    """Runs that were added, how many places are still empty, and why measured conditions were not taken."""
 
     added: tuple[Record, ...]
     there_before: int
     missing: int
+    invalid: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -40,7 +45,12 @@ class Collected:
             | {"source": r.source, "folder": str(r.folder)}
             for r in self.added
         ]
-        return {"added": rows, "there_before": self.there_before, "missing": self.missing}
+        return {
+            "added": rows,
+            "there_before": self.there_before,
+            "missing": self.missing,
+            "invalid": list(self.invalid),
+        }
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,10 @@ class _Job:
 # --- made here --------------------------------------------------------------------------------------------------
 
 
-def arm_order(settings: Settings, cells: Sequence[Cell]) -> dict[Cell, tuple[str, ...]]:
-    """Order of the arms in each cell: shuffled once, then turned by one from cell to cell, so that every arm stands at
-    every position about equally often."""
-    arms = list(settings.arm_names)
-    random.Random(settings.order_seed).shuffle(arms)
-    return {cell: tuple(arms[i % len(arms) :] + arms[: i % len(arms)]) for i, cell in enumerate(cells)}
+def arm_order(settings: Settings, cells: Sequence[Cell]) -> dict[Cell, list[str]]:
+    """Order of the arms in each cell, balanced over places and predecessors."""
+    order = balanced_order(settings.arm_names, len(cells), settings.order_seed)
+    return dict(zip(cells, order, strict=True))
 
 
 def measure(
@@ -73,46 +81,90 @@ def measure(
     plan_set: str | None = None,
     other_code: str | None = None,
     progress: Progress | None = None,
+    replaying: Callable[[MeasureProgress], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Collected:
     """Run every arm on every plan that has no run yet, of one data set or all; a stopped one goes on where it stopped.
 
-    Arms with runs = "simulated" are simulated by their own rules and stay marked so. Raises InputError for an arm to be
-    measured when study.toml does not say how.
+    Arms with runs = "simulated" are simulated by their own rules and stay marked so; the others are measured as the
+    arms file says (:func:`measure.arms.measure_arms`, which ``replaying`` and ``note`` are handed to). What is not
+    valid stays out and is named in the result.
     """
     study = open_study(folder)
     chosen = list(study.sets()) if plan_set is None else [study.choose(plan_set)]
     jobs: list[_Job] = []
+    by_hardware = []
     there = 0
     for entry, plans in chosen:
         code = check_code(entry, other_code)
-        places = [
-            (cell, name) for cell, names in arm_order(entry.settings, entry.cells(plans)).items() for name in names
-        ]
-        for order, (cell, name) in enumerate(places):
-            if has_run(study, cell, name):
-                there += 1
-            else:
+        wanted = 0
+        for cell, names in arm_order(entry.settings, entry.cells(plans)).items():
+            for order, name in enumerate(names):
+                if has_run(study, cell, name):
+                    there += 1
+                    continue
                 jobs.append(_Job(entry, plans, cell, entry.settings.arm(name), order, code))
-    for job in jobs:
-        if job.arm.runs == MEASURED:
-            raise InputError(
-                f"{study.folder}: arm {job.arm.name} is to be measured; run it on the plans in "
-                f"{job.entry.folder / 'plans' / job.plans.name} and bring the runs in with "
-                f"slotgrid study ingest {study.folder} RUN_DIR ..."
-            )
-    added = []
-    for i, job in enumerate(jobs):
+                wanted += jobs[-1].arm.runs == MEASURED
+        if wanted:
+            _check_measurable(study, entry, plans)
+            by_hardware.append((entry, plans))
+    added: list[Record] = []
+    stand_ins = [job for job in jobs if job.arm.runs == SIMULATED]
+    for i, job in enumerate(stand_ins):
         if progress is not None:
-            progress(i, len(jobs))
+            progress(i, len(stand_ins))
         started = now()
         plan = job.entry.plan(job.cell)
         run = stand_in_run(job.entry.settings, job.arm, plan, job.entry.profile)
         check_run(run, job.entry, job.plans, job.cell, job.arm, plan)
-        facts = {"how": "study measure", "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
+        facts = {"how": HOW, "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
         added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(save_run, run), facts))
-    if progress is not None:
-        progress(len(jobs), len(jobs))
-    return Collected(tuple(added), there, 0)
+    invalid: list[str] = []
+    open_places = {(job.cell, job.arm.name): job for job in jobs}
+    for entry, plans in by_hardware:
+        for cell, result in measure_set(study, entry, plans, progress=replaying, note=note):
+            found = open_places.get((cell, result.arm))
+            if found is not None:
+                _take_in(study, found, result, now, added, invalid)
+    return Collected(tuple(added), there, len(jobs) - len(added), tuple(invalid))
+
+
+def _check_measurable(study: Study, entry: Entry, plans: PlanSet) -> None:
+    """A set is measured here or brought in, not both: the measuring part orders and repeats all its conditions."""
+    check_arms_file(entry)
+    for record in set_records(study, entry, plans):
+        if record.source == MEASURED and record.data["how"] != HOW:
+            raise InputError(
+                f"{record.folder}: was brought in; bring in the other runs of set {plans.name} likewise "
+                "(slotgrid study ingest), a set is measured in one order"
+            )
+
+
+def _take_in(
+    study: Study, job: _Job, result: ConditionResult, now: Callable[[], str], added: list[Record], invalid: list[str]
+) -> None:
+    """A measured condition becomes a run of the study, or its reasons are kept."""
+    place = f"{job.cell.place}, arm {job.arm.name}"
+    if not result.valid:
+        invalid.append(f"{place}: {result.reasons[0]}")
+        return
+    source = Path(result.folder)
+    try:
+        run = read_run(source)
+        started = _started(run, source, job.entry, result.started_at)
+        check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
+    except InputError as error:
+        invalid.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
+        return
+    facts = {
+        "how": HOW,
+        "started_at": started,
+        "order": result.position,
+        "attempts": result.attempts,
+        "code": job.code,
+        "added_at": now(),
+    }
+    added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(store.copy_tree, source), facts))
 
 
 # --- brought in -------------------------------------------------------------------------------------------------

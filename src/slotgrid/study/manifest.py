@@ -31,6 +31,7 @@ from slotgrid.study.settings import FILE, PlanSet, Settings, settings_from_toml
 FORMAT = "slotgrid-manifest/1"
 REGISTERED = "registered"
 MANIFEST, VOUCHER, PREDICTIONS, PROFILE = "manifest.json", "manifest.sha256", "predictions.json", "profile.toml"
+ARMS = "arms.toml"
 PREDICTIONS_FORMAT = "slotgrid-predictions/1"
 # what plans, predictions and decisions depend on; a change elsewhere (a picture, a server) cannot bend a verdict
 _DECIDING = ("plan.py", "config.py", "units.py", "toml_reader.py")

@@ -14,7 +14,8 @@ from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
 from slotgrid.profile.stack_profile import profile_bytes, profile_from_toml
 from slotgrid.study import manifest, store
-from slotgrid.study.manifest import PREDICTIONS, PREDICTIONS_FORMAT, PROFILE, Cell, Entry, entry_name, plan_file
+from slotgrid.study.hardware import names_to_measure, read_arms_file
+from slotgrid.study.manifest import ARMS, PREDICTIONS, PREDICTIONS_FORMAT, PROFILE, Cell, Entry, entry_name, plan_file
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.predict import predict
 from slotgrid.study.seeds import check_seeds
@@ -57,6 +58,10 @@ def register(
         store.write_new(partial / PROFILE, data)
         for cell, (_, plan) in plans.items():
             store.write_new(partial / plan_file(cell), store.json_bytes(plan.to_dict()))
+        if settings.arms_file is not None:
+            arms_file = study / settings.arms_file
+            store.write_new(partial / ARMS, files.read_bytes(arms_file))
+            read_arms_file(arms_file, names_to_measure(settings), [partial / plan_file(cell) for cell in plans])
         predictions = _predict_all(settings, plans, profile, partial / _SO_FAR, progress)
         rows = {s.name: [p.to_dict() for c, p in predictions if c.plan_set == s.name] for s in new_sets}
         store.write_new(partial / PREDICTIONS, store.json_bytes({"format": PREDICTIONS_FORMAT, "sets": rows}))

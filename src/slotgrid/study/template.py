@@ -59,6 +59,10 @@ equal_band = [0.98, 1.02]            # 3. same side of 1, or both in this band
 # null_reuse = 0.68                  # what a predictor without knowledge would say, from earlier data; without it the
 #                                    # reuse criterion cannot be confirmed
 
+[measure]
+# arms = "arms.toml"                 # how servers of the arms are started (slotgrid measure); its plans are not used
+# order_seed = 0                     # of the order of the arms
+
 [search]                             # what the configurations were chosen with: none of it may be used again
 # seeds = [1, 2, 3]
 # folders = ["../slotgrid-search"]   # output of slotgrid search
