@@ -15,11 +15,12 @@ from slotgrid.errors import InputError
 from slotgrid.run.window import EVALUATION_S
 from slotgrid.study.decide import TOLERANCES, DeviceTimeCriteria
 from slotgrid.study.steady import SteadyCriteria
+from slotgrid.study.store import STUDY_FILE
 from slotgrid.toml_reader import Table, parse_toml
 from slotgrid.units import parse_quantity
 
 FORMAT = "slotgrid-study/1"
-FILE = "study.toml"
+FILE = STUDY_FILE
 CLOCKS = ("price", "operating")
 # fewer repeats have no 95 % interval of order statistics
 LEAST_MEMBERS = 39

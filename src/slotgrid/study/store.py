@@ -15,6 +15,8 @@ from typing import Any
 from slotgrid import files
 from slotgrid.errors import InputError
 
+# what a study is written in
+STUDY_FILE = "study.toml"
 _PARTIAL = ".partial"
 
 
