@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
 from slotgrid.cli import (
+    capacity,
     compile,
     diagnose,
     measure,
@@ -22,6 +23,7 @@ from slotgrid.cli import (
     search,
     serve,
     simulate,
+    steady,
     study,
     workload,
 )
@@ -45,6 +47,8 @@ app.add_typer(rbln.app, name="rbln")
 app.add_typer(study.app, name="study")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("capacity")(capacity.capacity)
+app.command("steady")(steady.steady)
 app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
