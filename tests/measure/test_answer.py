@@ -32,7 +32,9 @@ def test_any_split_of_the_bytes_gives_the_same_answer(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(WHOLE)]
     for number, (begin, end) in enumerate(pairwise(edges)):
         answer.feed(WHOLE[begin:end], float(number))
-    assert (answer.text, answer.token_ids, answer.done, answer.error) == (" a bé", [1, 2, 3], True, None)
+    assert answer.ended
+    answer.close()
+    assert (answer.text, answer.token_ids, answer.error) == (" a bé", [1, 2, 3], None)
     assert (answer.prompt_tokens, answer.output_tokens, answer.cached_tokens) == (9, 3, 0)
     assert (answer.request_id, answer.finish_reason) == ("cmpl-a", "length")
     assert len(answer.token_times_s) == 3
@@ -42,6 +44,7 @@ def test_any_split_of_the_bytes_gives_the_same_answer(cuts: list[int]) -> None:
 def test_pieces_without_ids_count_but_not_an_empty_last_one() -> None:
     answer = Answer()
     answer.feed(stream(piece(" a"), piece(""), piece("", reason="stop"), b"[DONE]"), 1.0)
+    answer.close()
     assert (answer.token_ids, answer.output_tokens, answer.finish_reason) == (None, 2, "stop")
     # nobody said how much was cached: not observable
     assert answer.cached_tokens is None
@@ -51,7 +54,23 @@ def test_several_tokens_in_one_piece_arrived_together() -> None:
     answer = Answer()
     answer.feed(stream(piece(" a b", [1, 2])), 0.5)
     answer.feed(stream(piece(" c", [3])), 0.75)
+    answer.close()
     assert answer.token_times_s == [0.5, 0.5, 0.75]
+
+
+def test_an_end_mark_that_was_generated_is_not_one() -> None:
+    answer = Answer()
+    answer.feed(stream(piece("data: [DONE]", [1]), piece("\ndata: [DONE]\n\n", [2])), 1.0)
+    assert not answer.ended
+    answer.feed(stream(b"[DONE]"), 2.0)
+    assert answer.ended
+
+
+def test_a_line_that_is_cut_off_is_left_out() -> None:
+    answer = Answer()
+    answer.feed(stream(piece(" a", [1]), piece(" b", [2]))[:-20], 1.0)
+    answer.close()
+    assert (answer.token_ids, answer.error, answer.ended) == ([1], None, False)
 
 
 def test_errors_and_nonsense_in_a_stream_are_named() -> None:
@@ -62,10 +81,12 @@ def test_errors_and_nonsense_in_a_stream_are_named() -> None:
     ):
         answer = Answer()
         answer.feed(content, 0.0)
+        answer.close()
         assert said in (answer.error or "")
     answer = Answer()
     # of a wrong shape, but harmless: nothing is taken from it
     answer.feed(stream({"choices": 3, "usage": [], "id": 4}, {"choices": [7, {"text": 1, "token_ids": ["x"]}]}), 0.0)
+    answer.close()
     assert (answer.error, answer.token_ids, answer.usage, answer.request_id) == (None, None, None, None)
 
 

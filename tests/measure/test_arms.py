@@ -299,7 +299,7 @@ GOOD = 'plans = ["plan0.json"]\n[[arm]]\nname = "A"\nstart = "serve --port {port
         (GOOD + 'ready_timeout = "3"\n', "has no unit"),
         (GOOD + "env = { A = 3 }\n", "expected a table of texts"),
         ("seed = -1\n" + GOOD, "at least 0"),
-        (GOOD + '[replay]\ncycle = "3s"\n', "give evaluation, too"),
+        (GOOD + '[replay]\ncycle = "3s"\n', "give window, too"),
         (GOOD + '[replay]\nprompts = "x"\n', "allowed: auto, ids, text"),
         ('format = "slotgrid-arms/9"\n' + GOOD, "allowed: slotgrid-arms/1"),
     ],

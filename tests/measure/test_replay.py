@@ -286,5 +286,20 @@ def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="retries"):
         ReplayOptions(retries=-1)
     for bad in ((0.0, 0.0), (-1.0, 5.0), (0.0, float("nan"))):
-        with pytest.raises(InputError, match="window"):
+        with pytest.raises(InputError, match="allowed: (seconds of at least|more than) 0"):
             WindowRule(*bad)
+
+
+def test_sessions_that_arrive_by_themselves_need_a_stated_warm_up() -> None:
+    plan = plan_of(*[[chain((20, 2, 0.0))]] * 200, starts=tuple(0.002 * c for c in range(200)))
+    with serving(Stub()) as stub:
+        with pytest.raises(InputError, match="open-loop plan renews no client"):
+            replay_over_http(plan=plan, base_url=stub.url, traits=TRAITS, window=WindowRule(0.0, 0.1))
+        assert stub.asked == []
+        rule = WindowRule(0.0, 0.1, warmup_s=0.05)
+        run = replay_over_http(plan=plan, base_url=stub.url, traits=TRAITS, window=rule)
+        assert (run.details["valid"], run.details["stopped_by"]) == (True, "window")
+        assert run.details["window"] == {"start_s": 0.05, "end_s": pytest.approx(0.15), "cycle_s": 0.0}
+        assert run.requests.height < 200
+        longer = replay_over_http(plan=plan, base_url=stub.url, traits=TRAITS, window=WindowRule(0.0, 3600.0, 0.05))
+    assert longer.details["invalid_reasons"] == ["the plan ended before the window did; it needs more sessions"]

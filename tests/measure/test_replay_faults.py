@@ -31,6 +31,11 @@ PLAN = plan_of([chain((20, 4, 0.0), (5, 4, 0.0)), chain((20, 4, 0.0), (5, 4, 0.0
 QUICK = ReplayOptions(backoff_s=0.0)
 
 
+def near(stub: Stub) -> Endpoint:
+    """A double that falls silent by mistake fails its test in less than the usual five minutes."""
+    return Endpoint(stub.url, silence_s=20.0)
+
+
 def first_only(fault: Callable[[Exchange], Awaitable[None]]) -> Callable[[Exchange], Awaitable[None]]:
     """The fault for the first request, whole answers after it."""
 
@@ -75,6 +80,7 @@ async def never_ending(exchange: Exchange) -> None:
 async def not_sse(exchange: Exchange) -> None:
     await exchange.begin()
     await exchange.event("{not json")
+    await exchange.send(b"0\r\n\r\n")
 
 
 async def teapot(exchange: Exchange) -> None:
@@ -100,7 +106,13 @@ def test_a_fault_ends_its_session_and_is_counted(
     fault: Any, kind: str, said: str, tokens: int | None, tmp_path: Path
 ) -> None:
     with serving(Stub(behave=first_only(fault))) as stub:
-        run = replay_over_http(plan=PLAN, base_url=stub.url, output=tmp_path / "run", traits=TRAITS, options=QUICK)
+        run = replay_over_http(
+            plan=PLAN,
+            base_url=near(stub),
+            output=tmp_path / "run",
+            traits=TRAITS,
+            options=QUICK,
+        )
     rows = rows_of(tmp_path / "run")
     # the second turn of the first session is not sent, the other session is whole
     assert [(row["session"], row["turn"]) for row in rows] == [(0, 0), (1, 0), (1, 1)]
@@ -120,7 +132,13 @@ def test_a_fault_ends_its_session_and_is_counted(
 @pytest.mark.parametrize("fault", [reset_before_anything, html_page], ids=lambda x: x.__name__)
 def test_what_generated_nothing_is_sent_again(fault: Any, tmp_path: Path) -> None:
     with serving(Stub(behave=first_only(fault))) as stub:
-        run = replay_over_http(plan=PLAN, base_url=stub.url, output=tmp_path / "run", traits=TRAITS, options=QUICK)
+        run = replay_over_http(
+            plan=PLAN,
+            base_url=near(stub),
+            output=tmp_path / "run",
+            traits=TRAITS,
+            options=QUICK,
+        )
     rows = rows_of(tmp_path / "run")
     assert [row["retries"] for row in rows] == [1, 0, 0, 0]
     assert (run.details["valid"], run.details["retries"]) == (True, 1)
@@ -137,7 +155,13 @@ def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path:
     # without Retry-After the wait would be an hour
     options = ReplayOptions(backoff_s=3600.0, retries=2, failures_in_a_row=100)
     with serving(Stub(behave=busy)) as stub:
-        run = replay_over_http(plan=PLAN, base_url=stub.url, output=tmp_path / "run", traits=TRAITS, options=options)
+        run = replay_over_http(
+            plan=PLAN,
+            base_url=near(stub),
+            output=tmp_path / "run",
+            traits=TRAITS,
+            options=options,
+        )
     assert len(stub.asked) == 2 * 3
     assert run.details["failures"] == {f"HTTP {status}": 2}
     assert run.details["http_errors"] == 6
@@ -156,7 +180,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 
 def test_an_answer_that_does_not_end_is_cut() -> None:
     with serving(Stub(behave=first_only(never_ending))) as stub:
-        run = replay_over_http(plan=PLAN, base_url=stub.url, traits=TRAITS, options=QUICK)
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
     assert run.details["failures"] == {"longer than asked": 1}
     assert "more than max_tokens 4 tokens" in run.details["invalid_reasons"][0]
     assert run.requests["session"].to_list() == [1, 1]
@@ -171,7 +195,7 @@ def test_another_number_of_tokens_than_asked_is_counted_and_goes_on() -> None:
         await exchange.end(2)
 
     with serving(Stub(behave=first_only(stops_early))) as stub:
-        run = replay_over_http(plan=PLAN, base_url=stub.url, traits=TRAITS, options=QUICK)
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
     assert run.requests["output_tokens"].to_list() == [2, 4, 4, 4]
     assert run.details["invalid_reasons"] == ["1 request: another number of tokens (first: session 0 turn 0: 2 of 4)"]
     # the conversation goes on with what there is
@@ -194,7 +218,7 @@ def test_a_server_that_is_gone_ends_the_run(tmp_path: Path) -> None:
     with serving(Stub()) as stub:
         pass
     plan = plan_of([chain((20, 4, 0.0))] * 50)
-    run = replay_over_http(plan=plan, base_url=stub.url, output=tmp_path / "run", traits=TRAITS, options=QUICK)
+    run = replay_over_http(plan=plan, base_url=near(stub), output=tmp_path / "run", traits=TRAITS, options=QUICK)
     # three in a row, each tried again
     assert [row["retries"] for row in rows_of(tmp_path / "run")] == [3, 3, 3]
     assert run.details["invalid_reasons"][0] == (
@@ -212,7 +236,10 @@ def test_whoever_watches_the_server_can_end_the_run() -> None:
 
     with serving(Stub(behave=dies)) as stub:
         run = replay_over_http(
-            plan=PLAN, base_url=stub.url, traits=TRAITS, watch=lambda: "the server died" if dead.is_set() else None
+            plan=PLAN,
+            base_url=near(stub),
+            traits=TRAITS,
+            watch=lambda: "the server died" if dead.is_set() else None,
         )
     assert run.details["invalid_reasons"] == ["the server died"]
     assert run.requests.height == 0
@@ -222,7 +249,7 @@ def test_certificates_are_checked_and_can_be_given() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(DATA / "tls" / "server.pem", DATA / "tls" / "server.key")
     with serving(Stub(tls=context)) as stub:
-        run = replay_over_http(plan=PLAN, base_url=stub.url, traits=TRAITS, options=QUICK)
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
         # the first session's, then the second's: nothing to try again
         assert run.details["failures"] == {"TLS error": 2}
         assert "self-signed certificate" in run.details["invalid_reasons"][0]
@@ -339,12 +366,12 @@ def test_bad_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         (to_server, "-o is missing"),
         ((*to_server[:3], "nonsense", "-o", folder), "--base-url: 'nonsense'"),
         ((*to_server, "-o", folder, "--cycle", "3s"), "--cycle is of a window"),
-        ((*to_server, "-o", folder, "--evaluation", "0s"), "the evaluation more than 0"),
-        ((*to_server, "-o", folder, "--evaluation", "120"), "has no unit"),
+        ((*to_server, "-o", folder, "--window", "0s"), "window: 0 s; allowed: more than 0"),
+        ((*to_server, "-o", folder, "--window", "120"), "has no unit"),
         ((*to_server, "-o", folder, "--prompts", "x"), "allowed: auto, ids, text"),
         ((*to_server, "-o", plan), "a file; give a directory"),
         (("replay", str(tmp_path / "empty.json"), *to_server[2:], "-o", folder), "the file is empty"),
-        (("replay", plan, "--artifact", "x", "--evaluation", "3s", "-o", folder), "--evaluation goes with --base-url"),
+        (("replay", plan, "--artifact", "x", "--window", "3s", "-o", folder), "--window goes with --base-url"),
     ):
         assert run(list(arguments)) == 2
         captured = capsys.readouterr()
@@ -375,7 +402,7 @@ def test_a_dry_run_adds_up_and_sends_nothing(tmp_path: Path, capsys: pytest.Capt
         "least_s": 9.0,
         "window": False,
     }
-    assert run([*arguments, "--evaluation", "120s", "--cycle", "20s", "--json"]) == 0
+    assert run([*arguments, "--window", "120s", "--cycle", "20s", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["least_s"] == 180.0
     assert run(arguments) == 0
     shown = capsys.readouterr().out

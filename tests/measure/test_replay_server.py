@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import polars as pl
 import pytest
 
 import slotgrid as sg
+from slotgrid.errors import InputError, RunError
+from slotgrid.measure.options import ReplayOptions
+from slotgrid.measure.replay import replay_over_http
+from slotgrid.measure.validity import problems
 from slotgrid.run.readers.event_log import run_from_events
 from tests.conftest import Command
 from tests.measure.test_inprocess import SMALL
@@ -60,32 +65,50 @@ def test_a_replay_of_the_static_engine_and_its_event_log_say_the_same(
     # the order of events tells the same story as the counters: the replay of it agrees with every return
     data = result.to_dict()
     assert (data["decode_steps"], data["reuse_observable"]) == (decode.height, True)
+    # a log that shares no request with the rows is another run's
+    tag = printed["replay"]["request_tag"]
+    (tmp_path / "run" / "events.jsonl").write_text(server.events.read_text().replace(tag, "another"))
+    with pytest.raises(InputError, match="none of its requests is one of the 18 in"):
+        sg.run.read_run(tmp_path / "run")
     everything = run_from_events(server.events)
     assert everything.steps is not None
     assert everything.steps.height > run.steps.height
 
 
-def test_text_prompts_work_on_the_static_engine_too(slotgrid: Command, server: Server, tmp_path: Path) -> None:
-    plan_of([chain((40, 6, 0.0), (8, 5, 0.0))]).save(tmp_path / "plan.json")
-    done = slotgrid("replay", "plan.json", "--base-url", server.url, "-o", "run", "--prompts", "text", "--json")
-    assert done.returncode == 0, done.stderr
-    model = slotgrid("replay", "plan.json", "--base-url", server.url, "-o", "other", "--model", "llama")
-    assert model.returncode == 1
-    assert "the model 'llama' does not exist" in model.stderr
+def test_text_prompts_work_on_the_static_engine_too(server: Server, tmp_path: Path) -> None:
+    plan = plan_of([chain((40, 6, 0.0), (8, 5, 0.0))])
+    text = ReplayOptions(prompts="text")
+    run = replay_over_http(plan=plan, base_url=server.url, output=tmp_path / "run", options=text)
     first, second = rows_of(tmp_path / "run")
     assert first["output_tokens"] == 6
     # about as many tokens as planned: a word of these is several tokens of the tiny model
     assert first["prompt_tokens"] == pytest.approx(40, rel=0.3)
     assert second["prompt_tokens"] > first["prompt_tokens"]
-    assert "the seam between pieces" in json.loads(done.stdout)["notes"][-1]
+    assert "the seam between pieces" in run.notes[-1]
+    with pytest.raises(RunError, match="the model 'llama' does not exist"):
+        replay_over_http(plan=plan, base_url=server.url, options=ReplayOptions(model="llama"))
 
 
-def test_events_of_another_run_are_refused(slotgrid: Command, server: Server, tmp_path: Path) -> None:
-    plan_of([chain((40, 2, 0.0))]).save(tmp_path / "plan.json")
-    done = slotgrid("replay", "plan.json", "--base-url", server.url, "-o", "run", "--json")
+def test_measuring_the_static_engine_checks_every_request_in_its_log(
+    slotgrid: Command, artifact: Path, tmp_path: Path
+) -> None:
+    plan = plan_of([chain((200, 3, 0.0), (8, 2, 0.0))], [chain((40, 4, 0.0))])
+    plan.save(tmp_path / "plan.json")
+    start = [sys.executable, "-m", "slotgrid", "serve", "{artifact}", "--port", "{port}"]
+    (tmp_path / "arms.toml").write_text(
+        f'plans = ["plan.json"]\n[[arm]]\nname = "BASE"\nartifact = "{artifact}"\n'
+        f"start = {json.dumps([*start, '--events', '{run_dir}/events.jsonl'])}\n"
+    )
+    done = slotgrid("measure", "arms.toml", "-o", "out", "--json")
     assert done.returncode == 0, done.stderr
-    other = server.events.read_text().replace(json.loads(done.stdout)["replay"]["request_tag"], "another")
-    (tmp_path / "run" / "events.jsonl").write_text(other)
-    refused = slotgrid("diagnose", "run")
-    assert refused.returncode == 2
-    assert "none of its requests is one of the 1 in run.json beside it" in refused.stderr
+    (condition,) = json.loads(done.stdout)["conditions"]
+    assert (condition["valid"], condition["exit_code"], condition["ended"]) == (True, 0, "TERM")
+    folder = tmp_path / "out" / "BASE" / "r0"
+    run = sg.run.read_run(folder)
+    assert run.steps is not None
+    assert run.requests["admit_order"].null_count() == 0
+    assert run.requests.height == plan.turn_count
+    # a request that is not in the server's log makes the condition invalid
+    events = (folder / "events.jsonl").read_text()
+    (folder / "events.jsonl").write_text(events.replace(run.requests["request_id"][1], "cmpl-somebody-else"))
+    assert problems(folder, plan=plan, window=None) == ["1 evaluated requests are not in the server's log"]

@@ -138,7 +138,9 @@ def load_arms(path: str | Path, *, plans: Sequence[Path] | None = None) -> Arms:
         raise InputError(text if text.startswith(str(file)) else f"{file}: {text}") from None
     table.finish()
     for plan in chosen:
-        load_plan(plan)
+        read = load_plan(plan)
+        if made.options.window is not None:
+            made.options.window.check(read)
     return made
 
 
@@ -172,10 +174,12 @@ def _options(table: Table) -> ReplayOptions:
         return ReplayOptions()
     replay = table.table("replay")
     window = None
-    if replay.has("evaluation"):
-        window = WindowRule(_seconds(replay, "cycle", 0.0), _seconds(replay, "evaluation", 120.0))
-    elif replay.has("cycle"):
-        raise InputError(f"{replay.at('cycle')}: is of a window; give evaluation, too")
+    if replay.has("window"):
+        warmup_s = _seconds(replay, "warmup", 0.0) if replay.has("warmup") else None
+        window = WindowRule(_seconds(replay, "cycle", 0.0), _seconds(replay, "window", 0.0), warmup_s)
+    for key in ("cycle", "warmup"):
+        if window is None and replay.has(key):
+            raise InputError(f"{replay.at(key)}: is of a window; give window, too")
     options = ReplayOptions(
         model=replay.text("model") if replay.has("model") else None,
         seed=replay.whole("seed", 0, ReplayOptions.seed),

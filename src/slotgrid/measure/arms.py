@@ -162,14 +162,15 @@ def _compiled(arm: Arm, folder: Path, target: Path, note: Callable[[str], None])
     there = arm.artifact is None or (folder / arm.artifact).exists()
     if there and path.exists() and files.read_json(path).get("exit_code") == 0:
         return None
-    command = fill(arm.compile, _values(arm, folder))
+    values = _values(arm, folder)
+    command = fill(arm.compile, values)
     note(f"{arm.name}: compiling")
     started, begin = _now(), time.monotonic()
     target.mkdir(parents=True, exist_ok=True)
     log = target / "compile.log"
     try:
         with open(log, "wb") as stream:
-            code = _call(command, folder, arm.env, stream)
+            code = _call(command, folder, _env(arm, values), stream)
     except OSError as error:
         return f"compile: {command[0]}: {error.strerror or error}"
     _write(
@@ -204,6 +205,10 @@ def _call(command: list[str], cwd: Path, env: Mapping[str, str], stream: Any) ->
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
+
+
+def _env(arm: Arm, values: Mapping[str, str]) -> dict[str, str]:
+    return {key: fill((value,), values)[0] for key, value in arm.env.items()}
 
 
 def _values(arm: Arm, folder: Path, **more: str) -> dict[str, str]:
@@ -277,7 +282,7 @@ class _Condition:
         started = _now()
         self._folder.mkdir(parents=True)
         reasons: list[str] = []
-        facts: dict[str, Any] = {"started_at": started, "env": dict(arm.env), "host": platform.node()}
+        facts: dict[str, Any] = {"started_at": started, "host": platform.node()}
         server: ServerProcess | None = None
         try:
             plan = load_plan(arms.plans[self._replicate])
@@ -292,8 +297,8 @@ class _Condition:
                 replicate=str(self._replicate),
             )
             command = fill(arm.start, values)
-            env = {key: fill((value,), values)[0] for key, value in arm.env.items()}
-            facts.update(port=port, command=tuple(command), versions=self._versions(values))
+            env = _env(arm, values)
+            facts.update(port=port, command=tuple(command), env=env, versions=self._versions(values))
             self._keep_descriptions(values)
             self._report("starting the server")
             server = ServerProcess(
@@ -349,7 +354,7 @@ class _Condition:
         path = self._folder / "versions.txt"
         try:
             with open(path, "wb") as stream:
-                code = _call(command, self._arms.folder, self._arm.env, stream)
+                code = _call(command, self._arms.folder, _env(self._arm, values), stream)
         except OSError as error:
             raise RunError(f"versions: {command[0]}: {error.strerror or error}") from None
         text = path.read_text(errors="replace").strip()
@@ -370,7 +375,7 @@ class _Condition:
         command = fill(self._arm.stop, values)
         try:
             with open(self._folder / "stop.txt", "wb") as stream:
-                code = _call(command, self._arms.folder, self._arm.env, stream)
+                code = _call(command, self._arms.folder, _env(self._arm, values), stream)
         except OSError as error:
             raise RunError(f"stop: {command[0]}: {error.strerror or error}") from None
         if code != 0:

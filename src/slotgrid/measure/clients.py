@@ -106,6 +106,9 @@ class Clients:
     async def run(self) -> None:
         """Run to the end of the plan or the window, or until stopped. Raises what went wrong besides requests."""
         self._origin = time.monotonic()
+        rule = self.options.window
+        if rule is not None and rule.warmup_s is not None:
+            self._begin_window(rule.warmup_s, rule)
         self._tasks = [asyncio.ensure_future(self._client(c)) for c in range(len(self.plan.clients))]
         try:
             results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -340,8 +343,10 @@ class Clients:
         if any(place.finished < 2 for place in self._places):
             return
         start_s = self._warmup_end(rule)
-        if start_s is None:
-            return
+        if start_s is not None:
+            self._begin_window(start_s, rule)
+
+    def _begin_window(self, start_s: float, rule: WindowRule) -> None:
         self.window = Window(start_s, start_s + rule.evaluation_s)
         wait_s = self._origin + self.window.end_s - time.monotonic()
         self._end = asyncio.get_running_loop().call_later(max(0.0, wait_s), self._window_over)
@@ -364,7 +369,8 @@ class Clients:
     def _run_out(self, c: int) -> None:
         """A client has no session left. With a window that is not over yet the run cannot be used."""
         rule = self.options.window
-        if rule is None or self._over():
+        # in an open loop a client has one session and others come after it
+        if rule is None or self.plan.open_loop or self._over():
             return
         now_s = time.monotonic() - self._origin
         self.exhausted.append(c)

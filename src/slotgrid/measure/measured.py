@@ -68,7 +68,7 @@ def invalid_reasons_of(clients: Clients) -> list[str]:
     if clients.stopped_by not in GOOD_ENDS:
         reasons.append(str(clients.stopped_by))
     elif clients.options.window is not None and clients.stopped_by != "window":
-        reasons.append("the plan ended before the window did")
+        reasons.append("the plan ended before the window did; it needs more sessions")
     for kind, count in clients.failures.most_common():
         plural = "requests" if count > 1 else "request"
         reasons.append(f"{count} {plural}: {kind} (first: {clients.first_failure[kind]})")

@@ -65,6 +65,8 @@ def replay_over_http(
     if window is not None:
         changes["window"] = window
     chosen = replace(chosen, **changes)
+    if chosen.window is not None:
+        chosen.window.check(plan)
     if output is not None:
         check_free(Path(output))
         return asyncio.run(_replay(plan, endpoint, Path(output), chosen, traits, progress, watch))

@@ -59,7 +59,9 @@ def _evaluation_problems(folder: Path, plan: InputPlan, run: Run, rule: WindowRu
     else:
         online = Window(run.details["window"]["start_s"], run.details["window"]["end_s"])
         try:
-            offline = find_window(run, plan, cycle_s=rule.cycle_s, evaluation_s=rule.evaluation_s)
+            offline = find_window(
+                run, plan, cycle_s=rule.cycle_s, evaluation_s=rule.evaluation_s, warmup_s=rule.warmup_s
+            )
         except InputError as error:
             return [str(error)]
         if abs(offline.start_s - online.start_s) > _SAME_S:
