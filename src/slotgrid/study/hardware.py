@@ -78,13 +78,11 @@ def _batches(entry: Entry, plans: PlanSet) -> list[tuple[str, list[Cell], Window
     cells = entry.cells(plans)
     if plans.load != STEADY:
         return [("all", cells, None)]
-    if plans.warmup_s is not None:
-        raise InputError(
-            f"set {plans.name}: warmup: a replay ends its warm-up by the rule; leave it out to measure here"
-        )
     grouped: dict[float, list[Cell]] = {}
     for cell in cells:
-        grouped.setdefault(entry.plan(cell).cycle_s, []).append(cell)
+        cycle_s = 0.0 if plans.warmup_s is not None else entry.plan(cell).cycle_s
+        grouped.setdefault(cycle_s, []).append(cell)
     return [
-        (f"cycle{i}", group, WindowRule(cycle_s, plans.window_s)) for i, (cycle_s, group) in enumerate(grouped.items())
+        (f"cycle{i}", group, WindowRule(cycle_s, plans.window_s, plans.warmup_s))
+        for i, (cycle_s, group) in enumerate(grouped.items())
     ]
