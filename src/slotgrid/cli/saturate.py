@@ -57,9 +57,13 @@ def saturate(
 
     out = console()
     out.print(f"{basis} device times, channel {channel.upper()}; {resamples:,} resamples, seed {seed}")
-    grid = DataTable("saturation", "", SATURATION_COLUMNS, tuple(saturation_rows(found))).grid()
+    rows = saturation_rows(found)
+    columns = ("fewer", "more", "median_ratio", "low", "high", "cells", "controlled")
+    grid = DataTable("saturation", "", SATURATION_COLUMNS, tuple(rows)).grid(keys=columns)
     assert grid is not None
     show_part(grid, out)
+    for row in rows:
+        show_part(f"{row['fewer']} to {row['more']}: {row['decision']}: {row['rule']}", out)
     if found.enough is None:
         out.print("The last step is not saturated: more slots may still pay, or the data do not tell.")
         return

@@ -36,9 +36,10 @@ figure { margin: 1.5em 0; }
 img { max-width: 100%; height: auto; border: 1px solid #e4e4e4; }
 figcaption { color: #444; font-size: .93em; margin-top: .3em; }
 footer { color: #666; font-size: .85em; margin-top: 3em; }
-@page { size: A4 landscape; margin: 12mm; }
-@media print { body { max-width: none; padding: 0; font-size: 11px; } .scroll { overflow: visible; }
-  h2 { break-after: avoid; } figure, tr, .warning, .summary { break-inside: avoid; } img { max-height: 120mm; }
+@page { size: A4; margin: 14mm; }
+@media print { body { max-width: none; padding: 0; font-size: 10px; } .scroll { overflow: visible; }
+  th, td { padding: .15em .5em; } td.k { white-space: normal; } h2 { margin-top: 1.4em; break-after: avoid; }
+  figure { margin: 1em 0; } figure, tr, .warning, .summary { break-inside: avoid; }
   thead { display: table-header-group; } }
 """
 

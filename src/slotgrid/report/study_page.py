@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 PAGE = "index.html"
 WARNING = "These runs are simulated stand-ins, not measurements. Nothing here was measured on hardware."
 _DECISION = ("sessions", "arm", "predicted", "low", "high", "ratio_a", "inside", "ratio_b", "difference", "tolerance")
+_SHORT = ("sessions", "arm", "predicted", "ratio_a", "ratio_b")
+# letters a terminal needs for every column
+NARROW = 110
 # the sections that say what was decided and why
 DECIDED = ("Decisions", "The rule of each decision", "Criteria")
 _PARTS = ("sessions", "arm", "decode_ratio", "decode_predicted", "prefill_ratio", "prefill_predicted")
@@ -52,8 +55,8 @@ def summary(s: SetOverview) -> list[str]:
     return made
 
 
-def set_sections(s: SetOverview, tables: Sequence[DataTable]) -> list[tuple[str, list[Part]]]:
-    """Title and parts of everything one set has numbers for."""
+def set_sections(s: SetOverview, tables: Sequence[DataTable], *, narrow: bool = False) -> list[tuple[str, list[Part]]]:
+    """Title and parts of everything one set has numbers for; ``narrow`` leaves out what the rules say again."""
     by_name = {table.name: table for table in tables}
     made: list[tuple[str, list[Part]]] = []
 
@@ -68,7 +71,8 @@ def set_sections(s: SetOverview, tables: Sequence[DataTable]) -> list[tuple[str,
         if parts:
             made.append((title, parts))
 
-    add("Decisions", "comparisons", keys=(*_DECISION, "error", "decision"))
+    shown = [key for key in _DECISION if not narrow or key in _SHORT]
+    add("Decisions", "comparisons", keys=(*shown, "error", "decision"))
     add("The rule of each decision", "comparisons", keys=("sessions", "arm", "decision", "rule"), note="")
     add("Criteria", "findings")
     add("Decode and prefill parts", "comparisons", keys=_PARTS, note="Ratios to the baseline, observed and predicted.")
@@ -142,7 +146,8 @@ def show_set(s: SetOverview, tables: Sequence[DataTable], console: Console, titl
         console.print(WARNING, style="bold")
     for text in summary(s):
         console.print(text)
-    for title, parts in set_sections(s, tables):
+    narrow = console.width < NARROW
+    for title, parts in set_sections(s, tables, narrow=narrow):
         if title in titles:
             console.print()
             console.print(title, style="bold")

@@ -34,27 +34,27 @@ def write_new(path: Path, data: bytes) -> bool:
                 stream.flush()
                 os.fsync(stream.fileno())
             os.chmod(name, 0o644)
-            _take_place(name, path)
+            return _take_place(name, path)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(name)
-    except FileExistsError:
-        return False
     except OSError as error:
         raise InputError(f"{path}: cannot write: {error.strerror or error}") from None
-    return True
 
 
-def _take_place(name: str, path: Path) -> None:
+def _take_place(name: str, path: Path) -> bool:
     """A link, unlike a rename, fails where something is; not every file system has links."""
     try:
         os.link(name, path)
+    except FileExistsError:
+        return False
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         if path.exists():
-            raise FileExistsError(path) from None
+            return False
         os.rename(name, path)
+    return True
 
 
 def json_bytes(value: Any) -> bytes:
