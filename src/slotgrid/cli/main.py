@@ -14,9 +14,11 @@ from slotgrid.cli import (
     capacity,
     compile,
     diagnose,
+    explain,
     measure,
     plan,
     profile,
+    propose,
     rbln,
     replay,
     saturate,
@@ -47,6 +49,8 @@ app.add_typer(rbln.app, name="rbln")
 app.add_typer(study.app, name="study")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("explain")(explain.explain)
+app.command("propose")(propose.propose)
 app.command("capacity")(capacity.capacity)
 app.command("steady")(steady.steady)
 app.command("diagnose")(diagnose.diagnose)
