@@ -68,7 +68,7 @@ def stand_in_run(settings: Settings, arm: Arm, plan: InputPlan, profile: StackPr
     setup = set_up(profile, arm.config, plan, rules, turnaround_s, stand.clock or settings.clock, ())
     if stand.scatter_seed is None:
         return record(setup, setup.flat, setup.step_s)
-    drawn = draw_members(setup, members=2, seed=stand.scatter_seed, scatter=None)
+    drawn = next(draw_members(setup, members=2, seed=stand.scatter_seed, scatter=None))
     return record(setup, drawn.flat(0), drawn.step_s[0])
 
 
