@@ -30,10 +30,12 @@ MAY_IMPORT = {
     "serve": set(),
     # an in-process replay needs the engine room's rule sets (turnaround) and the static engine itself
     "measure": {"plan", "run", "profile", "engine", "serve"},
-    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "measure"},
+    # predicts (engine), draws plans, and judges runs by the channels of diagnose; measuring is asked of measure
+    "study": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "measure"},
+    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "measure", "study"},
     "cli": {
         *("plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "report"),
-        *("serve", "measure"),
+        *("serve", "measure", "study"),
     },
 }
 

@@ -78,35 +78,39 @@ def sections(d: Diagnosis) -> list[tuple[str, list[Part]]]:
 
 def diagnosis_report(d: Diagnosis, console: Console) -> None:
     """Print the headline, the summary with its rule, and every section."""
-    from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
-
-    def show(what: str | Table, style: str = "") -> None:
-        # a name in square brackets is text here, not markup
-        content = Text(what, style) if isinstance(what, str) else what
-        console.print(Padding(content, (0, 0, 0, 2), expand=False))
 
     console.print(Text(headline(d)))
     console.print()
     console.print("Summary", style="bold")
     for sentence in d.summary:
-        show(sentence.text)
-    show(f"rule of the last sentence: {d.summary[-1].rule}", "dim")
+        show_part(sentence.text, console)
+    show_part(f"rule of the last sentence: {d.summary[-1].rule}", console, "dim")
     for title, parts in sections(d):
         console.print()
         console.print(title, style="bold")
         for part in parts:
-            if isinstance(part, str):
-                show(part)
-                continue
-            table = Table(box=None, show_header=bool(part.header), pad_edge=False)
-            for i in range(len(part.rows[0])):
-                name = part.header[i] if part.header else ""
-                table.add_column(name, justify="right" if i in part.right else "left")
-            for row in part.rows:
-                table.add_row(*map(Text, row))
-            show(table)
+            show_part(part, console)
+
+
+def show_part(part: Part, console: Console, style: str = "") -> None:
+    """Print a table or a sentence, a little to the right."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    # a name in square brackets is text here, not markup
+    content: Table | Text
+    if isinstance(part, str):
+        content = Text(part, style)
+    else:
+        content = Table(box=None, show_header=bool(part.header), pad_edge=False)
+        for i in range(len(part.rows[0])):
+            name = part.header[i] if part.header else ""
+            content.add_column(name, justify="right" if i in part.right else "left")
+        for row in part.rows:
+            content.add_row(*map(Text, row))
+    console.print(Padding(content, (0, 0, 0, 2), expand=False))
 
 
 def _pairs(rows: list[tuple[str, str, str]]) -> Grid:
