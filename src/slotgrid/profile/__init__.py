@@ -1,6 +1,7 @@
 """Profiles: what was measured of a model on a stack, and the cost functions built from it."""
 
 from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
+from slotgrid.profile.finding import Finding
 from slotgrid.profile.quantity import Quantity, Range
 from slotgrid.profile.stack_profile import StackProfile, built_in_profiles, load_profile, profile_from_toml
 
@@ -8,6 +9,7 @@ __all__ = [
     "CompileModel",
     "CostModel",
     "DecodeCost",
+    "Finding",
     "KvFacts",
     "MemoryModel",
     "PrefillCost",

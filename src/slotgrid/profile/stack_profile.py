@@ -12,6 +12,7 @@ from typing import Any
 from slotgrid import files
 from slotgrid.errors import InputError, UnmeasuredError
 from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
+from slotgrid.profile.finding import Finding, read_findings
 from slotgrid.profile.quantity import Quantity, quantity_of, read_quantity, read_range
 from slotgrid.toml_reader import Table, parse_toml
 
@@ -25,6 +26,7 @@ class StackProfile:
 
     price: the cost that is summed as device time. clock: the cost that moves time; the price when not given.
     Parts that nobody measured are None; asking for them with the ``needed_`` methods raises UnmeasuredError.
+    findings: what a calibration saw besides costs, and what it could not decide.
     """
 
     id: str
@@ -42,6 +44,7 @@ class StackProfile:
     memory: MemoryModel | None
     sha256: str
     provenance: tuple[tuple[str, Quantity], ...]
+    findings: tuple[Finding, ...] = ()
 
     def needed_compile(self) -> CompileModel:
         if self.compile is None:
@@ -64,10 +67,8 @@ class StackProfile:
             "hardware": self.hardware,
             "software": self.software,
             "rules": self.rules,
-            "values": [
-                {"name": name, "value": q.value, "as_written": q.text, "kind": q.kind, "source": q.source}
-                for name, q in self.provenance
-            ],
+            "values": [{"name": name, **q.to_dict()} for name, q in self.provenance],
+            "findings": [finding.to_dict() for finding in self.findings],
             "ranges": self._ranges(),
             "kv": {
                 "slot_tokens": self.kv.slot_tokens,
@@ -137,6 +138,7 @@ def profile_from_toml(data: bytes, where: str) -> StackProfile:
         memory=_memory_model(top.table("memory"), seen) if top.has("memory") else None,
         sha256=hashlib.sha256(data).hexdigest(),
         provenance=tuple(seen),
+        findings=read_findings(top),
     )
     top.finish()
     return profile
