@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "serve": set(),
     # an in-process replay needs the engine room's rule sets (turnaround) and the static engine itself
     "measure": {"plan", "run", "profile", "engine", "serve"},
-    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks"},
+    "report": {"plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "measure"},
     "cli": {
         *("plan", "workload", "profile", "run", "engine", "diagnose", "search", "stacks", "report"),
         *("serve", "measure"),

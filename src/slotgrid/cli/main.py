@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
-from slotgrid.cli import compile, diagnose, plan, profile, rbln, replay, search, serve, simulate, workload
+from slotgrid.cli import calibrate, compile, diagnose, plan, profile, rbln, replay, search, serve, simulate, workload
 from slotgrid.errors import SlotgridError
 
 # what a shell reports for a process that ctrl-c ended
@@ -34,6 +34,7 @@ app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
+app.command("calibrate")(calibrate.calibrate)
 
 
 def _version(value: bool) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from slotgrid import files
 from slotgrid.engine.rules import find_rules, pick_turnaround
 from slotgrid.errors import RunError
-from slotgrid.plan import InputPlan, Turn
+from slotgrid.plan import InputPlan, Session, Turn
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers.event_log import run_from_events
 
@@ -130,6 +130,7 @@ def drive(
     from slotgrid.serve.tokens import FIRST_WORD
 
     clients = _clients(plan)
+    sessions = [entry for _, entry in plan.sessions()]
     # (time, session, turn, client)
     future: list[tuple[int, int, int, int]] = []
     sender: dict[str, int] = {}
@@ -150,7 +151,7 @@ def drive(
             planned = client.turns[client.next][2]
             if turn == 0:
                 client.context = []
-            client.context += _new_tokens(plan.plan_id, session, turn, planned.new_tokens, (FIRST_WORD, vocabulary))
+            client.context += _new_tokens(plan.plan_id, sessions[session], session, turn, (FIRST_WORD, vocabulary))
             request = Request(
                 id=f"s{session}t{turn}",
                 prompt=tuple(client.context),
@@ -196,9 +197,15 @@ def _clients(plan: InputPlan) -> list[_Client]:
     return clients
 
 
-def _new_tokens(plan_id: str, session: int, turn: int, count: int, token_range: tuple[int, int]) -> list[int]:
-    seed = hashlib.sha256(f"{plan_id}:{session}:{turn}".encode()).digest()[:8]
-    draw = random.Random(int.from_bytes(seed, "big"))
+def _new_tokens(plan_id: str, entry: Session, session: int, turn: int, token_range: tuple[int, int]) -> list[int]:
+    """What a turn appends; a shared prefix is the same in every session with its id."""
+    shared = entry.prefix_tokens if turn == 0 else 0
+    own = _draw(f"{plan_id}:{session}:{turn}", entry.turns[turn].new_tokens - shared, token_range)
+    return _draw(f"prefix:{entry.prefix_id}", shared, token_range) + own if shared else own
+
+
+def _draw(text: str, count: int, token_range: tuple[int, int]) -> list[int]:
+    draw = random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
     return [draw.randrange(*token_range) for _ in range(count)]
 
 

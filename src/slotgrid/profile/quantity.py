@@ -65,7 +65,10 @@ class Range:
 
 
 def read_quantity(table: Table, key: str, dimension: str, least: float | None = 0.0) -> Quantity:
-    """Read ``key = { value = 9.87, unit = "ms", kind = "measured", source = "..." }``; interval, samples and conditions are optional."""
+    """Read ``key = { value = 9.87, unit = "ms", kind = "measured", source = "..." }``.
+
+    interval, samples and conditions are optional.
+    """
     entry = table.table(key)
     quantity = quantity_of(entry, dimension, least)
     entry.finish()

@@ -1,0 +1,130 @@
+"""Buckets from the steps in the times: cost rises where a wider graph takes over, and hardly in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slotgrid.measure.calibrate.statistics import Refusal
+
+Floats = npt.NDArray[np.float64]
+
+# what one more bucket must explain, in squared standard errors: about one wrong edge in two thousand
+_PER_BUCKET = 12.0
+# further evidence on either side of that before an edge is there, or is not
+_CLEAR = 6.0
+# differences below this share of a step are nobody's bucket
+_FLOOR = 0.0075
+_SLOPES = 121
+_SLOPE_RANGE = (-0.02, 0.25)
+_MOST_REPEATS = 1000
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """buckets: as the times show them, the top one included. open_edges: n after which a bucket may or may not end."""
+
+    buckets: tuple[int, ...]
+    open_edges: tuple[int, ...] = ()
+    more_repeats: int | None = None
+
+    @property
+    def decided(self) -> bool:
+        return not self.open_edges
+
+
+def detect(steps: Mapping[int, Sequence[float]]) -> Buckets | Refusal:
+    """Buckets from step seconds by running count (every count from 1 to the top, at least two repeats each).
+
+    Least squares with one constant a bucket and a common slope; a further bucket must pay for itself. Edges that the
+    spread of the repeats leaves open are named, with the repeats that would settle them.
+    """
+    top = max(steps, default=0)
+    if sorted(steps) != list(range(1, top + 1)):
+        missing = sorted(set(range(1, top + 1)) - set(steps))
+        return Refusal(
+            f"no step time for {', '.join(map(str, missing))} running" if missing else "nothing was measured"
+        )
+    fewest = min(map(len, steps.values()))
+    if fewest < 2:
+        return Refusal("one repeat shows no spread", fewest, 2)
+    mean = np.array([np.mean(steps[n]) for n in range(1, top + 1)])
+    # one relative spread for all counts: a few repeats of one tell little
+    spread = math.sqrt(float(np.mean([np.var(steps[n], ddof=1) for n in steps] / mean**2)))
+    sigma = mean * math.sqrt(spread**2 / fewest + _FLOOR**2)
+    best, edges = _best(mean, sigma, {})
+    open_edges, evidence = [], []
+    for n in range(1, top):
+        other, _ = _best(mean, sigma, {n: n not in edges})
+        margin = other - best
+        if margin < _CLEAR:
+            open_edges.append(n)
+            # what an edge explains here, without its price
+            evidence.append(margin + _PER_BUCKET if n in edges else _PER_BUCKET - margin)
+    more = None
+    if open_edges:
+        worst = min(evidence)
+        needed = _MOST_REPEATS if worst <= 0 else math.ceil(fewest * (_PER_BUCKET + _CLEAR) / worst)
+        more = max(1, min(needed, _MOST_REPEATS) - fewest)
+    return Buckets((*sorted(edges), top), tuple(open_edges), more)
+
+
+def _best(mean: Floats, sigma: Floats, forced: Mapping[int, bool]) -> tuple[float, set[int]]:
+    """The smallest objective over all slopes and edges; ``forced`` edges must (not) be there."""
+    smallest, found = math.inf, set[int]()
+    per_request = float(mean.mean())
+    for slope in np.linspace(*_SLOPE_RANGE, _SLOPES) * per_request:
+        value, edges = _segments(mean - slope * np.arange(1, len(mean) + 1), sigma, forced)
+        # the slope's own best value for these edges
+        value = min(value, _with_best_slope(mean, sigma, edges))
+        if value < smallest - 1e-9:
+            smallest, found = value, edges
+    return smallest, found
+
+
+def _segments(level: Floats, sigma: Floats, forced: Mapping[int, bool]) -> tuple[float, set[int]]:
+    """Constants by segment at a given slope: dynamic programme over where the last segment begins."""
+    count = len(level)
+    weight = 1 / sigma**2
+    w, wx, wxx = (np.concatenate(([0.0], np.cumsum(weight * level**k))) for k in range(3))
+    cost = np.full(count + 1, math.inf)
+    cost[0] = 0.0
+    came = np.zeros(count + 1, int)
+    for end in range(1, count + 1):
+        for begin in range(end):
+            if begin and forced.get(begin) is False:
+                continue
+            if any(forced.get(n) for n in range(begin + 1, end)):
+                continue
+            total = w[end] - w[begin]
+            rest = wxx[end] - wxx[begin] - (wx[end] - wx[begin]) ** 2 / total
+            value = cost[begin] + rest + _PER_BUCKET
+            if value < cost[end]:
+                cost[end], came[end] = value, begin
+    edges, at = set[int](), count
+    while at > 0:
+        at = int(came[at])
+        if at:
+            edges.add(at)
+    return float(cost[count]), edges
+
+
+def _with_best_slope(mean: Floats, sigma: Floats, edges: set[int]) -> float:
+    """The objective of given edges with the slope that suits them best, within the allowed range."""
+    n = np.arange(1, len(mean) + 1, dtype=float)
+    segment = np.searchsorted(np.array(sorted(edges)), n, side="left")
+    weight = 1 / sigma**2
+    centred = []
+    for values in (n, mean):
+        sums = np.bincount(segment, weight * values) / np.bincount(segment, weight)
+        centred.append(values - sums[segment])
+    x, y = centred
+    spread = float((weight * x * x).sum())
+    slope = float((weight * x * y).sum()) / spread if spread > 0 else 0.0
+    low, high = (end * float(mean.mean()) for end in _SLOPE_RANGE)
+    slope = min(max(slope, low), high)
+    return float((weight * (y - slope * x) ** 2).sum()) + _PER_BUCKET * (len(edges) + 1)
