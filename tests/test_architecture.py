@@ -81,7 +81,7 @@ def test_no_sockets_or_processes_in_pure_rooms(path: Path) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from slotgrid.cli.main import run; run(['search', '--help']);"
-        "heavy = ('numpy', 'numba', 'polars', 'rich', 'jax', 'starlette');"
+        "heavy = ('numpy', 'numba', 'polars', 'rich', 'jax', 'starlette', 'aiohttp');"
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

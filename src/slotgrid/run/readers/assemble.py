@@ -14,6 +14,7 @@ from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
 from slotgrid.run.readers import directory
 from slotgrid.run.readers.aiperf import AIPERF
+from slotgrid.run.readers.client_events import with_events
 from slotgrid.run.readers.directory import Found
 from slotgrid.run.readers.event_log import run_from_events
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
@@ -56,8 +57,10 @@ def read_run(
     given = {"buckets": buckets, "slots": slots, "max_running": max_running}
     if found.run_json is not None:
         saved = load_run(found.folder)
-        if saved.source == "simulated" or saved.steps is not None or not found.logs:
+        if saved.source == "simulated" or saved.steps is not None or not (found.logs or found.events):
             return saved
+        if not found.logs:
+            return with_events(saved, _one_event_log(found))
         return _Assembly(found, given, progress, saved).run()
     if found.events and not found.logs:
         return _run_of_events(found)
@@ -66,14 +69,18 @@ def read_run(
 
 def _run_of_events(found: Found) -> Run:
     """The server's own event log; it holds every step and request, so client rows beside it are not needed."""
-    if len(found.events) > 1:
-        first, second = found.events[:2]
-        raise InputError(f"{second}: a second event log beside {first.name}; one run has one server")
-    run = run_from_events(found.events[0])
+    run = run_from_events(_one_event_log(found))
     if found.rows:
         names = ", ".join(path.name for path in found.rows)
         run = replace(run, notes=(*run.notes, f"request rows are not used beside the event log: {names}"))
     return run
+
+
+def _one_event_log(found: Found) -> Path:
+    if len(found.events) > 1:
+        first, second = found.events[:2]
+        raise InputError(f"{second}: a second event log beside {first.name}; one run has one server")
+    return found.events[0]
 
 
 class _Assembly:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotgrid import files
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
 from slotgrid.run.run import Run
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FORMAT = "slotgrid-events/1"
 _EVENTS = {"start", "allocation", "hit", "miss", "eviction", "release", "step_start", "step_end"}
@@ -29,6 +32,10 @@ class _Request:
     first_token_ns: int | None = None
     finish_ns: int | None = None
     output_tokens: int | None = None
+    slot: int | None = None
+    # lines of the log
+    admit_order: int | None = None
+    finish_order: int | None = None
 
 
 @dataclass
@@ -37,19 +44,24 @@ class _Log:
 
     start: Mapping[str, Any] | None = None
     requests: dict[str, _Request] = field(default_factory=dict)
-    steps: list[tuple[int, int, Mapping[str, Any]]] = field(default_factory=list)  # start, end, step_start
+    # start, end, step_start, its line
+    steps: list[tuple[int, int, Mapping[str, Any], int]] = field(default_factory=list)
     open_step: Mapping[str, Any] | None = None
-    evictions: list[tuple[int, str, str]] = field(default_factory=list)  # time, holder, cause
+    open_line: int = 0
+    # time, holder, cause, slot, line
+    evictions: list[tuple[int, str, str, int | None, int]] = field(default_factory=list)
     last_ns: int = 0
 
 
-def run_from_events(path: str | Path) -> Run:
+def run_from_events(path: str | Path, sessions: Mapping[str, tuple[int, int]] | None = None) -> Run:
     """Read the event log of a slotgrid server or in-process replay into a Run.
 
-    Times count from the first arrival, or from 0 when the log's clock is the CPU's. Sessions are those the log states;
-    where it states none, requests with the same first block of prompt tokens are one session. Requests that did not
-    finish (cancelled, or still running at the end of the log) are left out and counted in the notes.
-    Besides the usual columns the requests have their request_id. Raises InputError naming file and line.
+    sessions: (session, turn) by the client's request id, where a client told; other requests then have neither.
+    Times count from the first arrival, or from 0 when the log's clock is the CPU's. Without ``sessions`` they are those
+    the log states; where it states none, requests with the same first block of prompt tokens are one session.
+    Requests that did not finish (cancelled, or still running at the end of the log) are left out and counted in the
+    notes. Besides the usual columns the requests have their request_id, and with ``sessions`` the tables have the
+    columns a log gives (order, slot, ...; see :class:`slotgrid.run.Run`). Raises InputError naming file and line.
     """
     log = _Log()
     notes = []
@@ -60,13 +72,27 @@ def run_from_events(path: str | Path) -> Run:
             notes.append("the last line of the event log is cut off and was left out")
             continue
         try:
-            _take(log, event)
+            _take(log, event, number)
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{path}: line {number}: {event['event']}: {reason}") from None
     if log.start is None:
         raise InputError(f"{path}: no start event; the first line of an event log says what served")
-    return _build(log, ServingConfig.from_dict(log.start["config"]), notes)
+    if sessions is not None:
+        for name, request in log.requests.items():
+            request.session, request.turn = _told(name, sessions)
+    elif _number_sessions(log.requests):
+        notes.append("the log states no sessions: requests with the same first prompt block count as one session")
+    return _build(log, ServingConfig.from_dict(log.start["config"]), notes, sessions is not None)
+
+
+def _told(name: str, sessions: Mapping[str, tuple[int, int]]) -> tuple[int, int] | tuple[None, None]:
+    """Session and turn of a request; the client's id begins the server's, on whole dash parts."""
+    while name:
+        if name in sessions:
+            return sessions[name]
+        name = name.rpartition("-")[0]
+    return None, None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
@@ -84,7 +110,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
         yield number, event if good else None, number < len(lines)
 
 
-def _take(log: _Log, event: dict[str, Any]) -> None:
+def _take(log: _Log, event: dict[str, Any], line: int) -> None:
     kind, at = event["event"], event["t_ns"]
     log.last_ns = max(log.last_ns, at)
     if kind == "start":
@@ -98,17 +124,20 @@ def _take(log: _Log, event: dict[str, Any]) -> None:
     elif kind == "step_start":
         if event["kind"] not in ("prefill", "decode"):
             raise ValueError(f"kind is {event['kind']!r}; allowed: prefill, decode")
-        log.open_step = event
+        log.open_step, log.open_line = event, line
         if event["kind"] == "prefill":
-            _request(log, event).admit_ns = at
+            request = _request(log, event)
+            request.admit_ns, request.admit_order = at, line
     elif kind == "step_end":
         _end_step(log, event)
     elif kind == "eviction":
-        log.evictions.append((at, event["request"], event["cause"]))
+        log.evictions.append((at, event["request"], event["cause"], event.get("slot"), line))
         _request(log, event)
     elif kind == "allocation":
-        optional: dict[str, Any] = {key: event.get(key) for key in ("arrival_ns", "session", "turn", "prefix")}
+        optional: dict[str, Any] = {key: event.get(key) for key in ("arrival_ns", "session", "turn", "prefix", "slot")}
         log.requests[event["request"]] = _Request(event["prompt_tokens"], **optional)
+    elif kind == "release":
+        _request(log, event).finish_order = line
     elif kind == "hit":
         _request(log, event).cached_tokens = event["cached_tokens"]
 
@@ -117,7 +146,7 @@ def _end_step(log: _Log, event: Mapping[str, Any]) -> None:
     if log.open_step is None or log.open_step["step"] != event["step"]:
         raise ValueError(f"step {event['step']} was not started")
     at = event["t_ns"]
-    log.steps.append((log.open_step["t_ns"], at, log.open_step))
+    log.steps.append((log.open_step["t_ns"], at, log.open_step, log.open_line))
     if log.open_step["kind"] == "prefill":
         _request(log, log.open_step).first_token_ns = at
     for entry in event.get("finished", ()):
@@ -133,14 +162,12 @@ def _request(log: _Log, event: Mapping[str, Any]) -> _Request:
     return log.requests[name]
 
 
-def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
+def _build(log: _Log, config: ServingConfig, notes: list[str], told: bool) -> Run:
     import polars as pl
 
     assert log.start is not None
     arrivals = [r.arrival_ns for r in log.requests.values() if r.arrival_ns is not None]
     origin = 0 if log.start.get("clock") == "cpu" or not arrivals else min(arrivals)
-    if _number_sessions(log.requests):
-        notes.append("the log states no sessions: requests with the same first prompt block count as one session")
 
     def seconds(t_ns: int) -> float:
         return (t_ns - origin) * _NS
@@ -165,6 +192,9 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
                 seconds(r.first_token_ns or 0),
                 seconds(r.finish_ns or 0),
                 name,
+                r.slot,
+                r.admit_order,
+                r.finish_order,
             )
             for name, r in served.items()
         ],
@@ -180,6 +210,7 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
             "first_token_s": pl.Float64,
             "finish_s": pl.Float64,
             "request_id": pl.String,
+            **dict.fromkeys(("slot", "admit_order", "finish_order"), whole),
         },
         orient="row",
     ).sort("session", "turn")
@@ -192,8 +223,10 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
                 step["running"],
                 step.get("bucket"),
                 *_prefilled(log, step),
+                line,
+                1,
             )
-            for begin, end, step in log.steps
+            for begin, end, step, line in log.steps
         ],
         schema={
             "start_s": pl.Float64,
@@ -204,15 +237,29 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
             "session": whole,
             "turn": whole,
             "computed_tokens": whole,
+            "order": whole,
+            "repeats": whole,
         },
         orient="row",
     )
     evictions = pl.DataFrame(
-        [(seconds(at), log.requests[holder].session, cause) for at, holder, cause in log.evictions],
-        schema={"time_s": pl.Float64, "session": whole, "cause": pl.String},
+        [
+            (seconds(at), log.requests[holder].session, cause, line, log.requests[holder].turn, slot)
+            for at, holder, cause, slot, line in log.evictions
+        ],
+        schema={
+            "time_s": pl.Float64,
+            "session": whole,
+            "cause": pl.String,
+            **dict.fromkeys(("order", "turn", "slot"), whole),
+        },
         orient="row",
     )
-    prefills = steps.filter(pl.col("kind") == "prefill")
+    if not told:
+        # the log's own sessions: its clock gives the order
+        requests = requests.drop("slot", "admit_order", "finish_order")
+        steps = steps.drop("order", "repeats")
+        evictions = evictions.drop("order", "turn", "slot")
     return Run(
         config=config,
         steps=steps,
@@ -220,13 +267,19 @@ def _build(log: _Log, config: ServingConfig, notes: list[str]) -> Run:
         evictions=evictions,
         decode_s=None,
         prefill_s=None,
-        stall_session_s=float((prefills["running"] * prefills["duration_s"]).sum()),
+        stall_session_s=stall_session_s(steps),
         wall_s=seconds(log.last_ns),
         source="measured",
         rules=log.start.get("rules"),
         notes=tuple(notes),
         details={key: log.start[key] for key in ("writer", "clock", "versions", "block_tokens") if key in log.start},
     )
+
+
+def stall_session_s(steps: pl.DataFrame) -> float:
+    """Session-seconds others waited while prefills ran."""
+    prefills = steps.filter(steps["kind"] == "prefill")
+    return float((prefills["running"] * prefills["duration_s"]).sum())
 
 
 def _prefilled(log: _Log, step: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:

@@ -1,0 +1,117 @@
+"""A streamed completion as it arrives: bytes in, tokens with their times out. No sockets, no clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# a server error is shown in one line of a report
+_LONGEST_ERROR = 200
+
+
+@dataclass
+class Answer:
+    """What one request got. Times in seconds as given to :meth:`feed`, lengths in tokens.
+
+    token_times_s: when each token arrived; where the server does not tell token ids, when each piece of text did.
+    token_ids: None when the server did not tell them. usage: the server's, or None. done: its end mark was seen.
+    """
+
+    request_id: str | None = None
+    model: str | None = None
+    token_times_s: list[float] = field(default_factory=list)
+    token_ids: list[int] | None = None
+    usage: Mapping[str, Any] | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    done: bool = False
+    _text: list[str] = field(default_factory=list)
+    _rest: bytes = b""
+
+    def feed(self, data: bytes, at_s: float) -> None:
+        """Take bytes of a server-sent event stream that arrived at ``at_s``."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip(), at_s)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        return _whole(self.usage, "prompt_tokens")
+
+    @property
+    def output_tokens(self) -> int:
+        """As the server counts them, else as they arrived."""
+        told = _whole(self.usage, "completion_tokens")
+        return len(self.token_times_s) if told is None else told
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """None when the server does not say: that is not observable, not zero."""
+        details = None if self.usage is None else self.usage.get("prompt_tokens_details")
+        return _whole(details, "cached_tokens") if isinstance(details, Mapping) else None
+
+    def _event(self, data: bytes, at_s: float) -> None:
+        if data == b"[DONE]":
+            self.done = True
+            return
+        try:
+            value = json.loads(data)
+        except ValueError:
+            self.error = self.error or "the stream holds something that is not JSON"
+            return
+        if not isinstance(value, dict):
+            self.error = self.error or "the stream holds JSON that is not an object"
+            return
+        if "error" in value:
+            self.error = self.error or error_text(value)
+            return
+        if self.request_id is None:
+            self.request_id, self.model = _text(value, "id"), _text(value, "model")
+        if isinstance(value.get("usage"), dict):
+            self.usage = value["usage"]
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            self._choice(choice, at_s)
+
+    def _choice(self, choice: Any, at_s: float) -> None:
+        if not isinstance(choice, dict):
+            return
+        text, ids, reason = choice.get("text"), choice.get("token_ids"), choice.get("finish_reason")
+        if isinstance(text, str) and text:
+            self._text.append(text)
+        if isinstance(reason, str):
+            self.finish_reason = reason
+        if isinstance(ids, list) and all(type(token) is int for token in ids):
+            if self.token_ids is None:
+                self.token_ids = []
+            self.token_ids += ids
+            self.token_times_s += [at_s] * len(ids)
+        elif text or reason is None:
+            # an empty piece with a reason only closes the stream
+            self.token_times_s.append(at_s)
+
+
+def error_text(value: Any) -> str:
+    """The message of an error in OpenAI's shape, in one line."""
+    inner = value.get("error", value) if isinstance(value, Mapping) else value
+    text = inner.get("message") if isinstance(inner, Mapping) else None
+    line = " ".join(str(inner if text is None else text).split())
+    return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."
+
+
+def _whole(data: Mapping[str, Any] | None, key: str) -> int | None:
+    value = None if data is None else data.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _text(data: Mapping[str, Any], key: str) -> str | None:
+    value = data.get(key)
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,379 @@
+"""The clients of a plan as closed loops in one event loop: who sends what when, and when to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slotgrid.errors import InputError
+from slotgrid.measure.answer import Answer
+from slotgrid.measure.http import Endpoint, Outcome, ask
+from slotgrid.measure.journal import Journal
+from slotgrid.measure.options import ReplayOptions, WindowRule
+from slotgrid.measure.prompts import Conversation, TextConversation, TokenConversation, TokenRange, segment
+from slotgrid.measure.traits import ServerTraits, request_body
+from slotgrid.plan import InputPlan, Session
+from slotgrid.run.window import Window, check_lasting, warmup_end_s
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_BACKOFF_S = 0.25
+_LONGEST_BACKOFF_S = 30.0
+_FEWEST_FAILURES = 3
+# words are drawn from these when prompts are text
+_ANY_TOKENS = TokenRange(0, 1 << 16)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a replay is. active: requests in flight; waiting: clients between an answer and their next request;
+    done and total: turns (total is what the plan holds, more than a window needs); eta_s: None when not known."""
+
+    active: int
+    waiting: int
+    done: int
+    total: int
+    errors: int
+    elapsed_s: float
+    eta_s: float | None
+    window: Window | None
+
+
+@dataclass
+class Place:
+    """Where a client is in its plan."""
+
+    sessions_left: int
+    turns_left: int
+    finished: int = 0
+    last_s: float = 0.0
+
+
+class Clients:
+    """All clients of one run. Times that leave this class are seconds from its start.
+
+    late_s: of each request, how much later than planned it was sent. spans_s: (sent, done) of each. rows: every row
+    written, without token times of the single tokens. Call :meth:`run` once.
+    """
+
+    def __init__(
+        self,
+        plan: InputPlan,
+        endpoint: Endpoint,
+        session: aiohttp.ClientSession,
+        traits: ServerTraits,
+        options: ReplayOptions,
+        journal: Journal,
+    ) -> None:
+        self.plan = plan
+        self.options = options
+        self.traits = traits
+        self.rows: list[dict[str, Any]] = []
+        self.late_s: list[float] = []
+        self.spans_s: list[tuple[float, float]] = []
+        self.failures: Counter[str] = Counter()
+        self.first_failure: dict[str, str] = {}
+        self.http_errors = 0
+        self.retried = 0
+        self.window: Window | None = None
+        self.stopped_by: str | None = None
+        self.exhausted: list[int] = []
+        # in a server's log, requests of two replays must not share ids
+        self.run_tag = uuid.uuid4().hex[:8]
+        self._endpoint = endpoint
+        self._session = session
+        self._journal = journal
+        self._places = [
+            Place(len(client.sessions), sum(len(s.turns) for s in client.sessions)) for client in plan.clients
+        ]
+        self._first_index = _first_indices(plan)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._in_flight: set[int] = set()
+        self._finish: list[tuple[int, float]] = []
+        self._in_a_row = 0
+        self._closing = False
+        self._origin = 0.0
+        self._end: asyncio.TimerHandle | None = None
+        most = options.failures_in_a_row
+        self._most_failures = max(_FEWEST_FAILURES, len(plan.clients)) if most is None else most
+
+    async def run(self) -> None:
+        """Run to the end of the plan or the window, or until stopped. Raises what went wrong besides requests."""
+        self._origin = time.monotonic()
+        self._tasks = [asyncio.ensure_future(self._client(c)) for c in range(len(self.plan.clients))]
+        try:
+            results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            if self._end is not None:
+                self._end.cancel()
+            for task in self._tasks:
+                task.cancel()
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                raise result
+        if self.stopped_by is None:
+            self.stopped_by = "plan"
+
+    def stop(self, reason: str) -> None:
+        """End the run now: requests in flight are given up and written as failed. The first reason counts."""
+        if self.stopped_by is None or self.stopped_by == "window":
+            self.stopped_by = reason
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+
+    def status(self) -> Status:
+        """Where the run is now."""
+        now = time.monotonic() - self._origin
+        left = sum(place.turns_left > 0 for place in self._places)
+        done = len(self.rows)
+        if self.window is not None:
+            eta: float | None = max(0.0, self.window.end_s - now)
+        else:
+            eta = None if self.options.window is not None else self._eta_s(now)
+        return Status(
+            active=len(self._in_flight),
+            waiting=max(0, left - len(self._in_flight)),
+            done=done,
+            total=self.plan.turn_count,
+            errors=sum(self.failures.values()),
+            elapsed_s=now,
+            eta_s=eta,
+            window=self.window,
+        )
+
+    def _eta_s(self, now: float) -> float | None:
+        """The client that is furthest behind goes on at its own pace."""
+        ends = [
+            now / place.finished * place.turns_left for place in self._places if place.finished and place.turns_left
+        ]
+        return max(ends) if ends else None
+
+    # --- one client --------------------------------------------------------------------------------
+
+    async def _client(self, c: int) -> None:
+        client = self.plan.clients[c]
+        due = self._origin + client.start_s
+        for s, session in enumerate(client.sessions):
+            done = await self._run_session(c, self._first_index[c] + s, session, due)
+            if done is None:
+                return
+            due = done
+            self._places[c].sessions_left -= 1
+        self._places[c].turns_left = 0
+        self._run_out(c)
+
+    async def _run_session(self, c: int, index: int, session: Session, due: float) -> float | None:
+        """Every turn of a session; when its last answer was there, or None when the run is over."""
+        talk = self._conversation()
+        place = self._places[c]
+        for t, turn in enumerate(session.turns):
+            talk.append(segment(self.plan.plan_id, session, index, t, self.traits.tokens or _ANY_TOKENS))
+            body = request_body(
+                talk.json(),
+                model=self.traits.model,
+                max_tokens=turn.output_tokens,
+                seed=self.options.seed,
+                return_ids=self.traits.returns_ids,
+            )
+            if turn.arrival_s is not None:
+                due = max(due, self._origin + turn.arrival_s)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if self._over():
+                return None
+            planned = talk.planned_tokens
+            outcome = await self._request(c, index, session, t, body, due, planned)
+            place.turns_left -= 1
+            if outcome.error is not None:
+                place.turns_left -= len(session.turns) - t - 1
+                return outcome.finished
+            place.finished += 1
+            self._finished(c, outcome.finished)
+            talk.answered(outcome.answer.text, outcome.answer.token_ids, outcome.answer.output_tokens)
+            due = outcome.finished + turn.tool_wait_s
+        return outcome.finished
+
+    def _conversation(self) -> Conversation:
+        return TokenConversation() if self.traits.exact else TextConversation(self.traits.words_per_token)
+
+    async def _request(
+        self, c: int, index: int, session: Session, t: int, body: bytes, due: float, planned_prompt: int
+    ) -> Outcome:
+        """One turn with its retries; its row is written whatever happens."""
+        turn = session.turns[t]
+        name = f"{self.run_tag}s{index}t{t}"
+        # cancellation while asking leaves this one
+        outcome = Outcome(Answer(), time.monotonic())
+        first_call = outcome.called
+        attempts = 0
+        self._in_flight.add(c)
+        try:
+            while True:
+                attempts += 1
+                outcome = await ask(
+                    self._session,
+                    self._endpoint,
+                    body,
+                    max_tokens=turn.output_tokens,
+                    headers={"x-request-id": name if attempts == 1 else f"{name}r{attempts - 1}"},
+                )
+                if outcome.error is not None and outcome.status not in (None, 200):
+                    self.http_errors += 1
+                if outcome.error is None or not outcome.again or attempts > self.options.retries or self._over():
+                    break
+                self.retried += 1
+                wait_s = _BACKOFF_S * 2 ** (attempts - 1) if outcome.retry_after_s is None else outcome.retry_after_s
+                await asyncio.sleep(min(wait_s, _LONGEST_BACKOFF_S))
+                if self._over():
+                    break
+        except asyncio.CancelledError:
+            outcome.finished = time.monotonic()
+            outcome.kind, outcome.error = "given up", f"given up: {self.stopped_by}"
+            self._write(c, index, session, t, name, outcome, due, first_call, attempts, planned_prompt)
+            raise
+        finally:
+            self._in_flight.discard(c)
+        self._write(c, index, session, t, name, outcome, due, first_call, attempts, planned_prompt)
+        return outcome
+
+    # --- what a request leaves ----------------------------------------------------------------------
+
+    def _write(
+        self,
+        c: int,
+        index: int,
+        session: Session,
+        t: int,
+        name: str,
+        outcome: Outcome,
+        due: float,
+        first_call: float,
+        attempts: int,
+        planned_prompt: int,
+    ) -> None:
+        answer, turn = outcome.answer, session.turns[t]
+        ok = outcome.error is None
+        sent = outcome.called if outcome.sent is None else outcome.sent
+        times = [self._time(at) for at in answer.token_times_s]
+        row: dict[str, Any] = {
+            "session": index,
+            "turn": t,
+            "session_id": session.id,
+            "client": c,
+            "request_id": answer.request_id or f"cmpl-{name}",
+            "status": outcome.status,
+            "error": outcome.error,
+            "planned_s": self._time(due),
+            "arrival_s": self._time(sent),
+            "first_token_s": times[0] if times else None,
+            "finish_s": self._time(outcome.finished),
+            "late_s": round(max(0.0, first_call - due), 6),
+            "retries": attempts - 1,
+            "planned_new_tokens": turn.new_tokens,
+            "planned_output_tokens": turn.output_tokens,
+            "planned_prompt_tokens": planned_prompt,
+            "prompt_tokens": answer.prompt_tokens,
+            "output_tokens": answer.output_tokens if ok or times else None,
+            "cached_tokens": answer.cached_tokens,
+            "finish_reason": answer.finish_reason,
+        }
+        self.rows.append(row)
+        self.late_s.append(max(0.0, first_call - due))
+        self.spans_s.append((row["arrival_s"], row["finish_s"]))
+        if not ok:
+            self._count_failure(outcome, index, t)
+        else:
+            self._in_a_row = 0
+            if answer.output_tokens != turn.output_tokens:
+                self._count("another number of tokens", f"{answer.output_tokens} of {turn.output_tokens}", index, t)
+        if self.options.token_times:
+            row = {**row, "token_times_s": times}
+            self.rows[-1] = row
+        try:
+            self._journal.write(row)
+        except OSError as error:
+            self.stop(f"{self._journal.path}: cannot write: {error.strerror or error}")
+
+    def _count_failure(self, outcome: Outcome, index: int, t: int) -> None:
+        if outcome.kind == "given up":
+            return
+        assert outcome.kind is not None
+        assert outcome.error is not None
+        detail = outcome.error.removeprefix(outcome.kind).lstrip(": ")
+        self._count(outcome.kind, detail, index, t)
+        self._in_a_row += 1
+        if self._in_a_row >= self._most_failures:
+            self.stop(f"{self._in_a_row} requests failed one after another, the last with {outcome.error}")
+
+    def _count(self, kind: str, detail: str, index: int, t: int) -> None:
+        self.failures[kind] += 1
+        self.first_failure.setdefault(kind, f"session {index} turn {t}" + (f": {detail}" if detail else ""))
+
+    # --- the window --------------------------------------------------------------------------------
+
+    def _over(self) -> bool:
+        if self._closing:
+            return True
+        return self.window is not None and time.monotonic() - self._origin >= self.window.end_s
+
+    def _finished(self, c: int, finished: float) -> None:
+        rule = self.options.window
+        if rule is None or self.window is not None:
+            return
+        self._finish.append((c, self._time(finished)))
+        if any(place.finished < 2 for place in self._places):
+            return
+        start_s = self._warmup_end(rule)
+        if start_s is None:
+            return
+        self.window = Window(start_s, start_s + rule.evaluation_s)
+        wait_s = self._origin + self.window.end_s - time.monotonic()
+        self._end = asyncio.get_running_loop().call_later(max(0.0, wait_s), self._window_over)
+
+    def _warmup_end(self, rule: WindowRule) -> float | None:
+        import numpy as np
+
+        client, finish = zip(*self._finish, strict=True)
+        return warmup_end_s(np.asarray(client), np.asarray(finish, float), len(self.plan.clients), rule.cycle_s)
+
+    def _window_over(self) -> None:
+        """Nothing more is sent; answers on their way are waited for."""
+        if self.stopped_by is None:
+            self.stopped_by = "window"
+        self._closing = True
+        for c, task in enumerate(self._tasks):
+            if c not in self._in_flight:
+                task.cancel()
+
+    def _run_out(self, c: int) -> None:
+        """A client has no session left. With a window that is not over yet the run cannot be used."""
+        rule = self.options.window
+        if rule is None or self._over():
+            return
+        now_s = time.monotonic() - self._origin
+        self.exhausted.append(c)
+        window = self.window or Window(now_s, max(now_s, 3 * rule.cycle_s) + rule.evaluation_s)
+        lasts = [now_s if i == c else float("inf") for i in range(len(self._places))]
+        import numpy as np
+
+        try:
+            check_lasting(window, np.asarray(lasts), len(self.plan.clients[c].sessions))
+        except InputError as error:
+            self.stop(str(error))
+
+    def _time(self, at: float) -> float:
+        return round(at - self._origin, 6)
+
+
+def _first_indices(plan: InputPlan) -> list[int]:
+    """Index of each client's first session in plan order."""
+    firsts, count = [], 0
+    for client in plan.clients:
+        firsts.append(count)
+        count += len(client.sessions)
+    return firsts

@@ -1,0 +1,248 @@
+"""The connection to a server: its address, one streamed completion, and every way it can fail by name.
+
+Needs aiohttp, imported when a connection is opened.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from slotgrid.errors import InputError
+from slotgrid.measure.answer import Answer, error_text
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# statuses after which the same request may be sent again: nothing was generated
+_AGAIN = frozenset({429, 500, 502, 503, 504})
+_CONNECT_S = 10.0
+_PAGE_S = 30.0
+# an answer this much longer than asked is not going to end
+_TOO_MANY_TOKENS = 1
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where and how to reach a server.
+
+    base_url: with or without ``/v1``. ca_file: certificates to trust instead of the system's; verify False trusts any.
+    silence_s: a request without a byte for this long has failed. Raises InputError for an address that is none.
+    """
+
+    base_url: str
+    api_key: str | None = None
+    ca_file: str | None = None
+    verify: bool = True
+    silence_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(f"--base-url: {self.base_url!r}; expected an address like http://127.0.0.1:8000")
+        try:
+            _ = parts.port
+        except ValueError:
+            raise InputError(f"--base-url: {self.base_url!r}: the port is not a number up to 65535") from None
+
+    @property
+    def root(self) -> str:
+        """The address without ``/v1`` and without a slash at the end."""
+        return self.base_url.rstrip("/").removesuffix("/v1")
+
+    def session(self) -> aiohttp.ClientSession:
+        """A session with as many connections as asked for, kept open between requests. Call it inside a loop."""
+        import aiohttp
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=600, ssl=self._ssl()),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=self.silence_s),
+            headers={} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"},
+            trace_configs=[_sent_trace()],
+        )
+
+    def _ssl(self) -> ssl.SSLContext | bool:
+        if not self.verify:
+            return False
+        if self.ca_file is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise InputError(f"--ca-file: {self.ca_file}: cannot be read as certificates: {error}") from None
+
+
+def _sent_trace() -> aiohttp.TraceConfig:
+    """Stamps when a request's headers were handed to its connection (connecting is over then)."""
+    import aiohttp
+
+    async def stamp(_: Any, context: Any, __: Any) -> None:
+        made = context.trace_request_ctx
+        if made is not None:
+            made["sent"] = time.monotonic()
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(stamp)
+    return trace
+
+
+@dataclass
+class Outcome:
+    """One attempt. called, sent, finished: monotonic seconds; sent is None when no connection came about.
+
+    status: HTTP status, None without one. error: None when the answer is whole. kind: the error without its details.
+    again: sending the same request again is safe, for nothing was generated. retry_after_s: what the server asked for.
+    """
+
+    answer: Answer
+    called: float
+    sent: float | None = None
+    finished: float = 0.0
+    status: int | None = None
+    error: str | None = None
+    kind: str | None = None
+    again: bool = False
+    retry_after_s: float | None = None
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    max_tokens: int,
+    headers: Mapping[str, str] | None = None,
+    on_first: Callable[[], None] | None = None,
+) -> Outcome:
+    """Send one streaming request to ``/v1/completions`` and read its answer to the end. Never raises but for
+    cancellation; a cancelled request's connection is closed."""
+    import aiohttp
+
+    made: dict[str, float] = {}
+    outcome = Outcome(Answer(), time.monotonic())
+    answer = outcome.answer
+    try:
+        async with session.post(
+            f"{endpoint.root}/v1/completions",
+            data=body,
+            headers={"content-type": "application/json", **(headers or {})},
+            trace_request_ctx=made,
+        ) as response:
+            outcome.status = response.status
+            if response.status != 200:
+                await _refused(outcome, response)
+                return outcome
+            async for data in response.content.iter_any():
+                first = not answer.token_times_s
+                answer.feed(data, time.monotonic())
+                if first and answer.token_times_s and on_first is not None:
+                    on_first()
+                if answer.done or answer.error or len(answer.token_times_s) > max_tokens + _TOO_MANY_TOKENS:
+                    break
+            _judge(outcome, max_tokens)
+            if outcome.error is not None:
+                # whatever the server still sends is not wanted
+                response.close()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        _failed(outcome, error, endpoint)
+    finally:
+        outcome.finished = time.monotonic()
+        outcome.sent = made.get("sent")
+    return outcome
+
+
+def _judge(outcome: Outcome, max_tokens: int) -> None:
+    answer = outcome.answer
+    if answer.error is not None:
+        _set(outcome, "error in the stream", answer.error)
+    elif len(answer.token_times_s) > max_tokens:
+        _set(outcome, "longer than asked", f"more than max_tokens {max_tokens} tokens")
+    elif not answer.done:
+        _set(outcome, "cut stream", f"the stream ended after {len(answer.token_times_s)} tokens without its end mark")
+
+
+async def _refused(outcome: Outcome, response: aiohttp.ClientResponse) -> None:
+    text = (await response.content.read(1 << 16)).decode(errors="replace")
+    try:
+        message = error_text(json.loads(text))
+    except ValueError:
+        message = error_text(text)
+    _set(outcome, f"HTTP {response.status}", message or (response.reason or ""))
+    outcome.again = response.status in _AGAIN
+    outcome.retry_after_s = retry_after(response.headers.get("retry-after"), time.time())
+    response.close()
+
+
+def retry_after(text: str | None, now_s: float) -> float | None:
+    """Seconds a ``Retry-After`` header asks for: a number or a date; None when it is neither."""
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now_s)
+    except ValueError:
+        return None
+
+
+def _failed(outcome: Outcome, error: BaseException, endpoint: Endpoint) -> None:
+    import aiohttp
+
+    tokens = len(outcome.answer.token_times_s)
+    after = f" after {tokens} tokens" if outcome.status == 200 else ""
+    # the text of an OSError without its number and address, which name the same server again and again
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    inner = getattr(error, "os_error", None)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
+        detail = getattr(getattr(error, "certificate_error", None), "verify_message", None) or reason
+        _set(outcome, "TLS error", str(detail))
+    elif isinstance(error, TimeoutError) and outcome.sent is None and outcome.status is None and _connecting(error):
+        _set(outcome, "no connection", f"no connection within {_CONNECT_S:g} s")
+        outcome.again = True
+    elif isinstance(error, TimeoutError):
+        _set(outcome, "silence", f"no data for {endpoint.silence_s:g} s{after}")
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        number = getattr(inner, "errno", None)
+        # asyncio hides the reason behind "Connect call failed"; positive numbers are the system's own
+        named = os.strerror(number) if isinstance(number, int) and number > 0 else getattr(inner, "strerror", None)
+        _set(outcome, "no connection", str(named or reason).lower())
+        outcome.again = True
+    else:
+        _set(outcome, "connection lost", f"the server closed the connection{after}")
+        # the usual end of a connection kept open between requests, too
+        outcome.again = outcome.status is None
+
+
+def _connecting(error: BaseException) -> bool:
+    import aiohttp
+
+    return isinstance(error, aiohttp.ConnectionTimeoutError)
+
+
+def _set(outcome: Outcome, kind: str, detail: str) -> None:
+    outcome.kind = kind
+    outcome.error = f"{kind}: {detail}" if detail else kind
+
+
+async def get_text(session: aiohttp.ClientSession, endpoint: Endpoint, path: str) -> tuple[str | None, Outcome]:
+    """The text of a page, None when there is none to be had, and how asking for it went."""
+    import aiohttp
+
+    outcome = Outcome(Answer(), time.monotonic())
+    try:
+        total = aiohttp.ClientTimeout(total=min(_PAGE_S, endpoint.silence_s), sock_connect=_CONNECT_S)
+        async with session.get(endpoint.root + path, timeout=total) as response:
+            outcome.status = response.status
+            if response.status == 200:
+                return (await response.read()).decode(errors="replace"), outcome
+            await _refused(outcome, response)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        _failed(outcome, error, endpoint)
+    return None, outcome
