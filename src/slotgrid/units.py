@@ -24,13 +24,14 @@ _UNITS: dict[str, tuple[str, int, int]] = {
     "bytes": ("bytes", 1, 1),
     "tokens": ("tokens", 1, 1),
     "devices": ("devices", 1, 1),
+    "%": ("share", 1, 100),
 }
-_BASE = {"time": "s", "size": "GiB", "bytes": "bytes", "tokens": "tokens", "devices": "devices"}
+_BASE = {"time": "s", "size": "GiB", "bytes": "bytes", "tokens": "tokens", "devices": "devices", "share": "1"}
 _TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ]*)\s*")
 
 
 def units_of(dimension: str) -> list[str]:
-    """The unit names of a dimension ("time", "size", "bytes", "tokens", "devices")."""
+    """The unit names of a dimension ("time", "size", "bytes", "tokens", "devices", "share")."""
     return [name for name, (kind, _, _) in _UNITS.items() if kind == dimension]
 
 

@@ -40,7 +40,7 @@ def read(text: str) -> sg.StackProfile:
 def test_built_in_profile_has_a_source_for_every_value(profile: sg.StackProfile) -> None:
     assert built_in_profiles() == ["rbln-ca25-qwen3-4b"]
     data = profile.to_dict()
-    assert len(data["values"]) == 17
+    assert len(data["values"]) == 76
     assert all(entry["source"] and entry["kind"] for entry in data["values"])
     assert profile.rules == "real"
     assert profile.clock is profile.price

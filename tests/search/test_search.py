@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import slotgrid as sg
+from slotgrid.profile import Range
 from slotgrid.search import SearchSpace
 from slotgrid.search.recommend import near_tie_rows, recommend
 from slotgrid.search.score import ratios
+from slotgrid.search.uncertain import contenders, standing
 
 BASE = sg.ServingConfig((1, 2, 4, 8))
 
@@ -252,3 +254,82 @@ def test_checkpoints_are_written_while_it_runs(profile: sg.StackProfile, two_tur
     small(profile, two_turn, space=SPACE, folder=tmp_path, progress=look, checkpoint_every_s=0.0)
     assert seen == sorted(seen)
     assert seen[-1] > 600
+
+
+# --- repeats -----------------------------------------------------------------------------------------------------
+
+
+def test_repeats_equal_ensembles_candidate_by_candidate(profile: sg.StackProfile, two_turn: sg.Workload) -> None:
+    calm = replace(
+        profile.scatter,
+        start_spread_s=Range(0.0, 0.0),
+        turnaround_s=Range(0.0008, 0.0008),
+        step_s=(),
+        step_other_s=replace(profile.scatter.step_other_s, value=0.0),
+        prefill_share=replace(profile.scatter.prefill_share, value=0.0),
+    )
+    # nothing is random: every repeat is the single simulation
+    single, repeated = small(profile, two_turn), small(replace(profile, scatter=calm), two_turn, ensemble=3)
+    assert repeated.ledger["ratio"].to_list() == pytest.approx(single.ledger["ratio"].to_list(), rel=1e-12)
+    assert repeated.ledger["explore_reused_n8"].to_list() == single.ledger["explore_reused_n8"].to_list()
+    assert repeated.best.probability_best is not None
+    smallest = single.ledger["ratio"].min()
+    equal = (single.ledger["ratio"] == smallest).sum()
+    assert repeated.best.probability_best == pytest.approx(1 / equal)
+
+
+def test_probabilities_add_up_and_follow_the_samples(profile: sg.StackProfile, two_turn: sg.Workload) -> None:
+    result = small(profile, two_turn, ensemble=60, clock="operating")
+    again = small(profile, two_turn, ensemble=60, clock="operating", threads=2)
+    assert result.ledger.equals(again.ledger)
+    assert result.ledger["probability_best"].sum() == pytest.approx(1)
+    best = result.best
+    assert best.ratio_interval is not None
+    assert best.ratio_interval[0] <= best.ratio <= best.ratio_interval[1]
+    assert "mean of BASE" in result.clock
+    assert result.to_dict()["best"]["probability_best"] == best.probability_best
+    ties = {tie.config for tie in result.near_ties}
+    likely = result.ledger.filter(pl.col("probability_not_behind") >= 0.05)["config"]
+    assert set(likely) <= {config.label for config in ties}
+    other = small(profile, two_turn, ensemble=60, clock="operating", ensemble_seed=1)
+    assert other.ledger["ratio"].to_list() != result.ledger["ratio"].to_list()
+    # another score drops probabilities that belong to this one
+    assert result.rescored(score="mean").best.probability_best is None
+
+
+def test_a_stopped_search_with_repeats_resumes_to_the_same(
+    profile: sg.StackProfile, two_turn: sg.Workload, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"ensemble": 400, "space": SearchSpace((8,), max_buckets=4), "checkpoint_every_s": 0.0}
+    whole = small(profile, two_turn, **options)
+
+    def stop(done: int, total: int) -> None:
+        if done > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(profile, two_turn, folder=tmp_path, progress=stop, **options)
+    resumed = small(profile, two_turn, folder=tmp_path, resume=True, **options)
+    assert resumed.resumed > 0
+    assert resumed.ledger.equals(whole.ledger)
+    with pytest.raises(sg.InputError, match="another search"):
+        small(profile, two_turn, folder=tmp_path, resume=True, **{**options, "ensemble": 401})
+
+
+def test_equal_candidates_share_the_probability() -> None:
+    samples = np.array([[[1.0, 2.0, 1.0, 1.0]], [[1.0, 1.0, 2.0, 2.0]], [[3.0, 3.0, 3.0, 3.0]]])
+    found = standing(np.array([0, 1, 2]), samples, np.ones((1, 4)), "sum")
+    assert found.best.tolist() == [0.625, 0.375, 0.0]
+    assert found.not_behind.tolist() == [1.0, 0.5, 0.0]
+    assert np.isnan(found.low).all()
+    assert contenders(np.array([1.02, 1.0, 1.05])).tolist() == [1, 0]
+
+
+def test_bad_repeats_are_named(profile: sg.StackProfile, two_turn: sg.Workload) -> None:
+    for members in (0, 1):
+        with pytest.raises(sg.InputError, match=f"ensemble: {members} members"):
+            small(profile, two_turn, ensemble=members)
+    with pytest.raises(sg.UnmeasuredError, match="scatter"):
+        small(replace(profile, scatter=None), two_turn, ensemble=5)
+    with pytest.raises(sg.InputError, match="choose clock operating"):
+        small(profile, two_turn, without=["context"])

@@ -26,6 +26,13 @@ def search(
     slots: Annotated[str, typer.Option(help="KV slots above the batch size, e.g. +0,+1,+4.")] = "+0",
     rules: Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")] = None,
     turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")] = None,
+    clock: Annotated[
+        str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
+    ] = None,
+    ensemble: Annotated[
+        int | None, typer.Option(help="Repeats of every plan that differ by what is random on a real server.")
+    ] = None,
+    ensemble_seed: Annotated[int, typer.Option(help="Seed of the repeats.")] = 0,
     compile_budget: Annotated[str | None, typer.Option(help="Longest compile time with unit, e.g. 30m.")] = None,
     memory_budget: Annotated[
         str | None,
@@ -80,6 +87,9 @@ def search(
                 baseline=ServingConfig.parse(baseline),
                 rules=rules,
                 turnaround_s=seconds(turnaround, "--turnaround"),
+                clock=clock,
+                ensemble=ensemble,
+                ensemble_seed=ensemble_seed,
                 explore_seeds=numbers(explore_seeds, "--explore-seeds"),
                 evaluate_seeds=numbers(eval_seeds, "--eval-seeds"),
                 blocks=numbers(blocks, "--blocks"),

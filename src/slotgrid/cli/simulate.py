@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,13 +21,32 @@ def simulate(
     padding: Annotated[str | None, typer.Option(help="Switch one rule: none or evict.")] = None,
     arrivals: Annotated[str | None, typer.Option(help="Switch one rule: plan, fixed or closed_loop.")] = None,
     turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")] = None,
+    clock: Annotated[
+        str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
+    ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(help="Corrections of the operating clock to leave out: decode, context, prefill, excess."),
+    ] = None,
+    ensemble: Annotated[
+        int | None, typer.Option(help="Repeats that differ by what is random on a real server, e.g. 200.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the ensemble.")] = 0,
+    window: Annotated[
+        str | None, typer.Option(help="Steady load: seconds evaluated after the warm-up, with unit, e.g. 120s.")
+    ] = None,
+    cycle: Annotated[
+        str | None, typer.Option(help="Cycle of the warm-up rule, with unit; from the plan's starts unless given.")
+    ] = None,
+    warmup: Annotated[str | None, typer.Option(help="Warm-up with unit, instead of the rule.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Run directory to write.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate one plan on one configuration and print its totals."""
+    """Simulate one plan on one configuration and print its totals, an evaluation window, or an ensemble."""
     from slotgrid.config import ServingConfig
     from slotgrid.engine import find_rules
     from slotgrid.engine import simulate as run_simulation
+    from slotgrid.errors import InputError
     from slotgrid.plan import load_plan
     from slotgrid.profile import load_profile
     from slotgrid.run import save_run
@@ -39,9 +58,32 @@ def simulate(
         padding=padding,  # type: ignore[arg-type]
         arrivals=arrivals,  # type: ignore[arg-type]
     )
-    run = run_simulation(
-        stack, config, load_plan(path), rules=rule_set, turnaround_s=seconds(turnaround, "--turnaround")
-    )
+    plan = load_plan(path)
+    options: dict[str, Any] = {
+        "rules": rule_set,
+        "turnaround_s": seconds(turnaround, "--turnaround"),
+        "clock": clock,
+        "without": tuple(part.strip() for part in without.split(",")) if without else (),
+    }
+    if window is None:
+        for option, given in (("--cycle", cycle), ("--warmup", warmup)):
+            if given is not None:
+                raise InputError(f"{option}: belongs to --window, which is missing")
+    if ensemble is not None and output is not None:
+        raise InputError("--output: an ensemble has no single run to write; leave out -o or --ensemble")
+    if window is not None:
+        _steady(stack, config, plan, options, window, cycle, warmup, ensemble, seed, output, as_json=as_json)
+        return
+    if ensemble is not None:
+        result = run_simulation(stack, config, plan, ensemble=ensemble, seed=seed, **options)
+        if as_json:
+            print_json(result.to_dict())
+        else:
+            from slotgrid.report.steady_table import ensemble_report
+
+            ensemble_report(result, console())
+        return
+    run = run_simulation(stack, config, plan, **options)
     if output is not None:
         save_run(run, output)
         note(f"run written to {output}")
@@ -51,3 +93,46 @@ def simulate(
     from slotgrid.report.run_table import run_report
 
     run_report(run, console())
+
+
+def _steady(
+    stack: Any,
+    config: Any,
+    plan: Any,
+    options: dict[str, Any],
+    window: str,
+    cycle: str | None,
+    warmup: str | None,
+    ensemble: int | None,
+    seed: int,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Simulate and report the evaluation window."""
+    from slotgrid.engine import simulate as run_simulation
+    from slotgrid.engine.steady import measure_window, simulate_steady_ensemble
+    from slotgrid.report.steady_table import steady_ensemble_report, steady_report
+    from slotgrid.run import save_run
+
+    where: dict[str, Any] = {
+        "evaluation_s": seconds(window, "--window"),
+        "cycle_s": seconds(cycle, "--cycle"),
+        "warmup_s": seconds(warmup, "--warmup"),
+    }
+    if ensemble is not None:
+        repeats = simulate_steady_ensemble(stack, config, plan, ensemble=ensemble, seed=seed, **where, **options)
+        if as_json:
+            print_json(repeats.to_dict())
+        else:
+            steady_ensemble_report(repeats, console())
+        return
+    run = run_simulation(stack, config, plan, **options)
+    steady = measure_window(run, plan, stack, **where)
+    if output is not None:
+        save_run(run, output)
+        note(f"run written to {output}")
+    if as_json:
+        print_json({**steady.to_dict(), "extrapolated": list(run.extrapolated), "notes": list(run.notes)})
+    else:
+        steady_report(steady, run, console())

@@ -26,7 +26,7 @@ def _compiled() -> ModuleType:
 
 
 # modules with compiled functions, each after those it imports
-_COMPILED = ("heaps", "inner_pool", "kernel")
+_COMPILED = ("heaps", "inner_pool", "expand", "kernel")
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -55,10 +56,16 @@ class StepTables:
 
 @dataclass(frozen=True)
 class Totals:
-    """Results per job; columns as named in ``engine.kernel``: floats float64[J, 4], ints int64[J, 15]."""
+    """Results per job; columns as named in ``engine.kernel``: floats float64[J, 4], ints int64[J, 15].
+
+    With ``per_request``, else empty: cached int64[all requests], tokens each request reused, and steps
+    int64[J, N + 1], decode steps by running count.
+    """
 
     floats: Floats
     ints: Ints
+    cached: Ints
+    steps: Ints
 
     @property
     def device_time_s(self) -> Floats:
@@ -69,11 +76,17 @@ class Totals:
 
 
 def simulate_jobs(
-    plans: PlanBatch, tables: StepTables, jobs: Jobs, *, release_at_once: bool, compiled: bool | None = None
+    plans: PlanBatch,
+    tables: StepTables,
+    jobs: Jobs,
+    *,
+    release_at_once: bool,
+    per_request: bool = False,
+    compiled: bool | None = None,
 ) -> Totals:
-    """Simulate the jobs one after another on this thread."""
+    """Simulate the jobs one after another on this thread. per_request: one job per plan, in order of the plans."""
     k = kernel(compiled=compiled)
-    totals = Totals(np.zeros((len(jobs), k.FLOAT_RESULTS)), np.zeros((len(jobs), k.INT_RESULTS), np.int64))
+    totals = _totals(k, len(jobs), plans, tables, per_request=per_request)
     _run(k, plans, tables, jobs, release_at_once, totals, 0, len(jobs))
     return totals
 
@@ -83,7 +96,7 @@ def simulate_jobs_parallel(
 ) -> Totals:
     """Simulate the jobs on ``threads`` threads; the same bytes as :func:`simulate_jobs`."""
     k = kernel()
-    totals = Totals(np.zeros((len(jobs), k.FLOAT_RESULTS)), np.zeros((len(jobs), k.INT_RESULTS), np.int64))
+    totals = _totals(k, len(jobs), plans, tables, per_request=False)
     # a few parts per thread, since jobs of one configuration take alike
     edges = np.linspace(0, len(jobs), 4 * threads + 1).astype(int)
     with ThreadPoolExecutor(threads) as pool:
@@ -97,8 +110,17 @@ def simulate_jobs_parallel(
     return totals
 
 
+def _totals(k: ModuleType, jobs: int, plans: PlanBatch, tables: StepTables, *, per_request: bool) -> Totals:
+    return Totals(
+        np.zeros((jobs, k.FLOAT_RESULTS)),
+        np.zeros((jobs, k.INT_RESULTS), np.int64),
+        np.zeros(int(plans.request_offset[-1]) if per_request else 0, np.int64),
+        np.zeros((jobs if per_request else 0, tables.clock_s.shape[1]), np.int64),
+    )
+
+
 def _run(
-    k: object,
+    k: ModuleType,
     plans: PlanBatch,
     tables: StepTables,
     jobs: Jobs,
@@ -112,7 +134,7 @@ def _run(
         # scratch of this call alone: parts run in threads
         requests = int(np.diff(plans.request_offset).max())
         pool = new_pool(int(jobs.capacity.max()), plans.pool.slot_blocks, plans.pool_keys, requests)
-    k.simulate_jobs(  # type: ignore[attr-defined]
+    k.simulate_jobs(
         *plans.arrays(),
         pool,
         tables.clock_s,
@@ -127,4 +149,6 @@ def _run(
         release_at_once,
         totals.floats[a:b],
         totals.ints[a:b],
+        totals.cached,
+        totals.steps,
     )

@@ -50,6 +50,7 @@ class PoolPlan(NamedTuple):
     shared_blocks: Ints
     prompt_tokens: Ints
     prefill_clock_s: Floats
+    prefill_cached_clock_s: Floats  # on top of a cached prefix
     prefill_price_s: Floats
     block_tokens: Scalar
     slot_blocks: Scalar

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.engine._jit import jit
+from slotgrid.engine.expand import expand_steps as expand_steps
 from slotgrid.engine.heaps import (
     REQUEST_BITS,
     REQUEST_MASK,
@@ -133,7 +134,7 @@ def simulate_one(
     out_float: Floats,
     out_int: Ints,
     record: Scalar,  # bool: also fill the tables below
-    cached_tokens: Ints,
+    cached_tokens: Ints,  # int64[R], or int64[0] when not wanted
     arrival_s: Floats,
     admit_s: Floats,
     first_token_s: Floats,
@@ -271,11 +272,15 @@ def simulate_one(
                     if tokens > 0 and continues[r]:
                         reused += 1
                     cached_sum += tokens
-                    prefill = pool_plan.prefill_clock_s[context_tokens[r] - tokens]
+                    if tokens > 0:
+                        prefill = pool_plan.prefill_cached_clock_s[context_tokens[r] - tokens]
+                    else:
+                        prefill = pool_plan.prefill_clock_s[context_tokens[r]]
                     price = pool_plan.prefill_price_s[context_tokens[r] - tokens]
+                if cached_tokens.shape[0] > 0:
+                    cached_tokens[r] = tokens
                 if record:
                     admit_s[r] = now
-                    cached_tokens[r] = tokens
                 stall += prefill * running
                 prefill_price += price
                 now += prefill
@@ -477,6 +482,9 @@ def simulate_jobs(
     release_at_once: Scalar,
     out_float: Floats,  # float64[J, FLOAT_RESULTS]
     out_int: Ints,  # int64[J, INT_RESULTS]
+    # with one job per plan, for ensembles; else empty
+    out_cached: Ints,  # int64[all requests]: tokens each request reused
+    out_steps: Ints,  # int64[J, N+1]: decode steps by running count
 ) -> None:
     """Simulate every job one after another, summaries only. The parallel entry point is
     ``engine.batch.simulate_jobs_parallel``, which runs this one on slices of the jobs in threads."""
@@ -510,6 +518,8 @@ def simulate_jobs(
         c = client_offset[p]
         d = client_offset[p + 1]
         k = job_table[j]
+        # out_cached is empty when not wanted, and so is its slice
+        cached = out_cached[a:b]
         simulate_one(
             first_requests[c:d],
             first_arrival_s[c:d],
@@ -550,7 +560,7 @@ def simulate_jobs(
             out_float[j],
             out_int[j],
             False,
-            no_int,
+            cached,
             no_float,
             no_float,
             no_float,
@@ -563,36 +573,6 @@ def simulate_jobs(
             no_int,
             no_int,
         )
-
-
-@jit
-def expand_steps(
-    segment_start_s: Floats,
-    segment_running: Ints,
-    segment_steps: Ints,
-    segment_context: Ints,
-    step_s: Floats,
-    context_s: Scalar,
-    start_s: Floats,
-    duration_s: Floats,
-    running: Ints,
-) -> None:
-    """Write out the single decode steps of recorded segments, with the same additions in the same order."""
-    at = 0
-    for i in range(segment_steps.shape[0]):
-        now = segment_start_s[i]
-        n = segment_running[i]
-        dt = step_s[n]
-        context = segment_context[i]
-        for _ in range(segment_steps[i]):
-            if context_s == 0.0:
-                after = now + dt
-                duration_s[at] = dt
-            else:
-                duration_s[at] = dt + context_s * context
-                after = now + (dt + context_s * context)
-                context += n
-            start_s[at] = now
-            running[at] = n
-            at += 1
-            now = after
+        if out_steps.shape[0] > 0:
+            for n in range(min(job_max_running[j], d - c) + 1):
+                out_steps[j, n] = steps_by_running[n]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from slotgrid.config import ServingConfig
 from slotgrid.engine.backend import kernel
 from slotgrid.engine.inner_pool import inner_block_notes, new_pool
-from slotgrid.engine.prepare import Floats, Ints, flatten
-from slotgrid.engine.rules import RuleSet, find_rules, pick_turnaround
+from slotgrid.engine.prepare import FlatPlan, Floats, Ints
+from slotgrid.engine.rules import RuleSet
+from slotgrid.engine.setup import Setup, set_up
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
@@ -18,6 +20,41 @@ from slotgrid.run import Run
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from slotgrid.engine.ensemble import Ensemble
+    from slotgrid.profile import Scatter
+
+
+@overload
+def simulate(
+    profile: StackProfile,
+    config: ServingConfig,
+    plan: InputPlan,
+    *,
+    rules: str | RuleSet | None = None,
+    turnaround_s: float | None = None,
+    clock: str | None = None,
+    without: Sequence[str] = (),
+    compiled: bool | None = None,
+    ensemble: None = None,
+) -> Run: ...
+
+
+@overload
+def simulate(
+    profile: StackProfile,
+    config: ServingConfig,
+    plan: InputPlan,
+    *,
+    rules: str | RuleSet | None = None,
+    turnaround_s: float | None = None,
+    clock: str | None = None,
+    without: Sequence[str] = (),
+    compiled: bool | None = None,
+    ensemble: int,
+    seed: int = 0,
+    scatter: Scatter | None = None,
+) -> Ensemble: ...
 
 
 def simulate(
@@ -27,39 +64,46 @@ def simulate(
     *,
     rules: str | RuleSet | None = None,
     turnaround_s: float | None = None,
+    clock: str | None = None,
+    without: Sequence[str] = (),
     compiled: bool | None = None,
-) -> Run:
+    ensemble: int | None = None,
+    seed: int = 0,
+    scatter: Scatter | None = None,
+) -> Run | Ensemble:
     """Simulate one plan on one configuration (rules: docs/fidelity.md).
 
     rules: "real", "paper" or a RuleSet; None takes the profile's. turnaround_s: seconds between an answer and
     the client's next request besides the tool wait; None takes the plan's, the profile's, then the rule set's.
+    clock: "price" or "operating", what moves time; None takes the profile's. without: corrections of the operating
+    clock to leave out: "decode", "context", "prefill", "excess". Device time is always summed with the price.
     compiled: False runs the same kernel source as plain Python; None follows ``SLOTGRID_ENGINE``.
-    Raises InputError when a context exceeds the slot or no slot is usable, UnmeasuredError when a cost is missing.
+    ensemble: this many repeats that differ by what is random on a real server (the profile's scatter unless
+    ``scatter`` says otherwise), drawn from ``seed``; the result is then an Ensemble. A turnaround given here or by the
+    plan is not perturbed.
+    Raises InputError when a context exceeds the slot, no slot is usable or an ensemble has fewer than two members,
+    UnmeasuredError when a cost or the scatter is missing.
     """
+    setup = set_up(profile, config, plan, rules, turnaround_s, clock, tuple(without))
+    if ensemble is not None:
+        from slotgrid.engine.ensemble import simulate_ensemble
+
+        return simulate_ensemble(setup, members=ensemble, seed=seed, scatter=scatter, compiled=compiled)
+    return record(setup, setup.flat, setup.step_s, compiled=compiled)
+
+
+def record(setup: Setup, flat: FlatPlan, step_s: Floats, *, compiled: bool | None = None) -> Run:
+    """Simulate ``flat`` (the setup's or a perturbed one) with these step seconds and keep every table."""
     import polars as pl
 
-    rule_set = find_rules(profile.rules if rules is None else rules)
-    gap_s = pick_turnaround(
-        rule_set,
-        turnaround_s,
-        plan.turnaround_s,
-        None if profile.turnaround_s is None else profile.turnaround_s.value,
-    )
-    fixed = plan.has_arrivals if rule_set.arrivals == "plan" else rule_set.arrivals == "fixed"
-    flat = flatten(plan, profile, gap_s, fixed, inner_blocks=rule_set.inner_blocks == "stack")
-    capacity = rule_set.usable_slots(config.slots, config.max_running)
+    profile, config, plan, rule_set = setup.profile, setup.config, setup.plan, setup.rules
     k = kernel(compiled=compiled)
     pool = None
     if flat.pool is not None:
-        # slots beyond one a request and one for padding are never touched
-        capacity = min(capacity, flat.requests + 1)
-        pool = new_pool(capacity, flat.pool.slot_blocks, flat.pool_keys, flat.requests)
+        pool = new_pool(setup.capacity, flat.pool.slot_blocks, flat.pool_keys, flat.requests)
 
     requests, clients = flat.requests, flat.clients
-    # no more than one request per client can run
-    most = min(config.max_running, clients)
-    step_s = profile.clock.decode.step_s(config, most)
-    price_s = profile.price.decode.step_s(config, most)
+    most = setup.most
     out_float = np.zeros(k.FLOAT_RESULTS)
     out_int = np.zeros(k.INT_RESULTS, np.int64)
     steps_by_running = np.zeros(most + 1, np.int64)
@@ -88,13 +132,13 @@ def simulate(
         flat.price_miss_s,
         flat.price_hit_s,
         step_s,
-        price_s,
+        setup.price_s,
         profile.clock.decode.context_s,
         profile.price.decode.context_s,
-        capacity,
+        setup.capacity,
         config.max_running,
-        rule_set.padding == "evict" and config.slots >= config.max_running,
-        rule_set.release == "at_once",
+        setup.pads_by_eviction,
+        setup.releases_at_once,
         flat.pool is not None,
         0,
         flat.pool,
@@ -166,7 +210,9 @@ def simulate(
     if flat.pool is None:
         prefill_s = np.where(cached > 0, flat.prefill_hit_s, flat.prefill_miss_s)
     else:
-        prefill_s = flat.pool.prefill_clock_s[computed]
+        prefill_s = np.where(
+            cached > 0, flat.pool.prefill_cached_clock_s[computed], flat.pool.prefill_clock_s[computed]
+        )
     steps = _step_table(request_table, prefill_s, start_s, duration_s, running, bucket_of[running])
     evicted = int(out_int[k.I_EVICTIONS])
     causes = np.array(["admission", "padding"])
@@ -181,7 +227,11 @@ def simulate(
     used_buckets = {int(bucket_of[n]) for n in used_running}
     extrapolated = profile.price.decode.beyond(used_buckets, used_running.tolist())
     extrapolated += profile.price.prefill.beyond(computed)
-    notes = []
+    notes = [f"clock: {profile.clock_text}"] if profile.clock_text not in ("", "price") else []
+    if profile.clock is not profile.price:
+        longest = plan.longest_context_tokens
+        clock_beyond = profile.clock.decode.beyond(used_buckets, used_running.tolist(), longest)
+        extrapolated += [f"clock: {text}" for text in (*clock_beyond, *profile.clock.prefill.beyond(computed))]
     if out_int[k.I_DELAYED_ARRIVALS]:
         notes.append(
             f"{out_int[k.I_DELAYED_ARRIVALS]} fixed arrivals came before the answer they build on and were moved to it"
@@ -199,7 +249,7 @@ def simulate(
         stall_session_s=float(out_float[k.F_STALL_SESSION_S]),
         wall_s=float(out_float[k.F_WALL_S]),
         rules=rule_set.name,
-        turnaround_s=gap_s,
+        turnaround_s=setup.gap_s,
         plan_id=plan.plan_id,
         plan_sha256=plan.content_sha256,
         profile_id=profile.id,

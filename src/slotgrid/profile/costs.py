@@ -2,6 +2,7 @@
 
 step(n)    = fixed[bucket(n)] + base + per_request * n + per_context_token * (context tokens of the n)
 prefill(q) = ceil(q / chunk) * (per_chunk + per_token * q) + constant, 0 for q = 0
+             (+ cached_excess for small q on top of a cached prefix)
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class DecodeCost:
 
     fixed_s: (bucket, seconds) of the measured buckets, ascending. Others follow the line between their measured
     neighbours; above the largest the line through the last two, below the smallest through the first two.
+    running_range, context_range: numbers running and context tokens of one request the cost was measured with.
+    residual_s: root mean square of what the measured steps are off this form; None when not known.
     """
 
     fixed_s: tuple[tuple[int, Quantity], ...]
@@ -33,6 +36,8 @@ class DecodeCost:
     per_request_s: Quantity
     per_context_token_s: Quantity | None
     running_range: Range | None
+    context_range: Range | None = None
+    residual_s: Quantity | None = None
 
     def fixed(self, bucket: int) -> float:
         """Seconds of the bucket's fixed part. Raises UnmeasuredError with a single measured bucket."""
@@ -83,7 +88,9 @@ class DecodeCost:
         """Seconds per context token and step; 0 when the model has no such term."""
         return 0.0 if self.per_context_token_s is None else self.per_context_token_s.value
 
-    def beyond(self, bucket_sizes: Iterable[int], running: Iterable[int]) -> list[str]:
+    def beyond(
+        self, bucket_sizes: Iterable[int], running: Iterable[int], longest_context_tokens: int | None = None
+    ) -> list[str]:
         """What of these lies outside the measured range, as short texts."""
         low, high = self.fixed_s[0][0], self.fixed_s[-1][0]
         sizes = sorted(size for size in set(bucket_sizes) if not low <= size <= high)
@@ -95,25 +102,39 @@ class DecodeCost:
             outside = [n for n in running if not self.running_range.covers(n)]
             if outside:
                 notes.append(f"decode steps with up to {max(outside)} running (measured {self.running_range})")
+        longest = longest_context_tokens
+        if self.context_range is not None and longest is not None and longest > self.context_range.high:
+            notes.append(f"decode steps with a context of {longest} tokens (measured {self.context_range})")
         return notes
 
 
 @dataclass(frozen=True)
 class PrefillCost:
-    """Cost of a prefill of q computed tokens in seconds."""
+    """Cost of a prefill of q computed tokens in seconds.
+
+    cached_excess_s: added where at most ``cached_excess_tokens`` are computed on top of a cached prefix.
+    """
 
     chunk_tokens: int
     per_chunk_s: Quantity
     per_token_s: Quantity
     constant_s: Quantity | None
     tokens_range: Range | None
+    cached_excess_s: Quantity | None = None
+    cached_excess_tokens: int = 0
 
-    def seconds(self, computed_tokens: Ints) -> Floats:
-        """Seconds for each entry of an int array of computed tokens; 0 where nothing is computed."""
+    def seconds(self, computed_tokens: Ints, *, cached: bool = False) -> Floats:
+        """Seconds for each entry of an int array of computed tokens; 0 where nothing is computed.
+
+        cached: they are computed on top of a cached prefix.
+        """
         chunks = -(-computed_tokens // self.chunk_tokens)
         seconds: Floats = chunks * (self.per_chunk_s.value + self.per_token_s.value * computed_tokens)
         if self.constant_s is not None:
             seconds = seconds + np.where(computed_tokens > 0, self.constant_s.value, 0.0)
+        if cached and self.cached_excess_s is not None:
+            small = (computed_tokens > 0) & (computed_tokens <= self.cached_excess_tokens)
+            seconds = seconds + np.where(small, self.cached_excess_s.value, 0.0)
         return seconds
 
     def beyond(self, computed_tokens: Ints) -> list[str]:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from slotgrid import files
+from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError, UnmeasuredError
 from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
 from slotgrid.profile.finding import Finding, read_findings
+from slotgrid.profile.operating import OperatingCosts, operating_clock
 from slotgrid.profile.quantity import Quantity, quantity_of, read_quantity, read_range
+from slotgrid.profile.scatter import Scatter, read_scatter
 from slotgrid.toml_reader import Table, parse_toml
 
 FORMAT = "slotgrid-profile/1"
 RULE_NAMES = ("real", "paper")
+CLOCKS = ("price", "operating")
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class StackProfile:
     """Costs and rules of a model on a stack, each value with source, kind and range.
 
     price: the cost that is summed as device time. clock: the cost that moves time; the price when not given.
+    operating: costs measured in running servers per configuration, a clock on request (:meth:`clocked`).
+    clock_text: where the clock comes from when it was chosen; "" otherwise.
     Parts that nobody measured are None; asking for them with the ``needed_`` methods raises UnmeasuredError.
     findings: what a calibration saw besides costs, and what it could not decide.
     """
@@ -45,6 +52,24 @@ class StackProfile:
     sha256: str
     provenance: tuple[tuple[str, Quantity], ...]
     findings: tuple[Finding, ...] = ()
+    operating: tuple[OperatingCosts, ...] = ()
+    scatter: Scatter | None = None
+    clock_text: str = ""
+
+    def clocked(self, clock: str, config: ServingConfig | None = None, *, without: Iterable[str] = ()) -> StackProfile:
+        """The same profile with another clock: ``price`` (device time and clock are one) or ``operating``.
+
+        config: whose operating costs; None takes the mean of all measured configurations. without: corrections to
+        leave out (:func:`profile.operating.operating_clock`). Raises InputError for an unknown name.
+        """
+        if clock not in CLOCKS:
+            raise InputError(f"clock: {clock!r}; allowed: {', '.join(CLOCKS)}")
+        if clock == "price":
+            if tuple(without):
+                raise InputError("without: leaves out corrections of the operating clock; choose clock operating")
+            return replace(self, clock=self.price, clock_text="price")
+        costs, text = operating_clock(self.operating, self.price, config, without)
+        return replace(self, clock=costs, clock_text=text)
 
     def needed_compile(self) -> CompileModel:
         if self.compile is None:
@@ -55,6 +80,14 @@ class StackProfile:
         if self.memory is None:
             raise UnmeasuredError(f"profile {self.id}: device memory is not measured; add [memory] or drop the budget")
         return self.memory
+
+    def needed_scatter(self) -> Scatter:
+        """What differs between repeats; raises UnmeasuredError when nobody measured it."""
+        if self.scatter is None:
+            raise UnmeasuredError(
+                f"profile {self.id}: the scatter between repeats is not measured; add [scatter] to run ensembles"
+            )
+        return self.scatter
 
     def to_dict(self) -> dict[str, Any]:
         """Identity and every value with its provenance, as JSON values."""
@@ -70,6 +103,9 @@ class StackProfile:
             "values": [{"name": name, **q.to_dict()} for name, q in self.provenance],
             "findings": [finding.to_dict() for finding in self.findings],
             "ranges": self._ranges(),
+            "operating": [
+                {"name": own.name, "buckets": list(own.buckets), "estimate": own.estimate} for own in self.operating
+            ],
             "kv": {
                 "slot_tokens": self.kv.slot_tokens,
                 "block_tokens": self.kv.block_tokens,
@@ -87,6 +123,10 @@ class StackProfile:
             "compile.buckets": None if self.compile is None else self.compile.buckets_range,
             "memory.slots": None if self.memory is None else self.memory.slots_range,
         }
+        for own in self.operating:
+            found[f"operating[{own.name}].decode.running"] = own.cost.decode.running_range
+            found[f"operating[{own.name}].decode.context_tokens"] = own.cost.decode.context_range
+            found[f"operating[{own.name}].prefill.computed_tokens"] = own.cost.prefill.tokens_range
         fixed = self.price.decode.fixed_s
         texts = {name: None if span is None else str(span) for name, span in found.items()}
         return {"price.decode.fixed, buckets": f"{fixed[0][0]} to {fixed[-1][0]}", **texts}
@@ -132,8 +172,10 @@ def profile_from_toml(data: bytes, where: str) -> StackProfile:
         rules=top.choice("rules", RULE_NAMES, "real"),
         turnaround_s=_noted(top, "turnaround", "time", seen) if top.has("turnaround") else None,
         price=price,
-        clock=_cost_model(top.table("clock"), seen) if top.has("clock") else price,
+        clock=_cost_model(top.table("clock"), seen, clock=True) if top.has("clock") else price,
         kv=_kv_facts(top.table("kv"), seen),
+        operating=_operating(top, price, seen),
+        scatter=read_scatter(top.table("scatter"), seen) if top.has("scatter") else None,
         compile=_compile_model(top.table("compile"), seen) if top.has("compile") else None,
         memory=_memory_model(top.table("memory"), seen) if top.has("memory") else None,
         sha256=hashlib.sha256(data).hexdigest(),
@@ -156,7 +198,8 @@ def _optional(table: Table, key: str, dimension: str, seen: list[tuple[str, Quan
     return _noted(table, key, dimension, seen) if table.has(key) else None
 
 
-def _cost_model(table: Table, seen: list[tuple[str, Quantity]]) -> CostModel:
+def _cost_model(table: Table, seen: list[tuple[str, Quantity]], *, clock: bool = False) -> CostModel:
+    """A price, or with ``clock`` a cost that may also hold what only moves time."""
     decode = table.table("decode")
     fixed = []
     for entry in decode.tables("fixed"):
@@ -176,6 +219,8 @@ def _cost_model(table: Table, seen: list[tuple[str, Quantity]]) -> CostModel:
         _noted(decode, "per_request", "time", seen, None),
         _optional(decode, "per_context_token", "time", seen),
         read_range(decode, "running_range"),
+        read_range(decode, "context_range"),
+        _optional(decode, "residual", "time", seen),
     )
     decode.finish()
     prefill = table.table("prefill")
@@ -186,9 +231,38 @@ def _cost_model(table: Table, seen: list[tuple[str, Quantity]]) -> CostModel:
         _optional(prefill, "constant", "time", seen),
         read_range(prefill, "computed_tokens_range"),
     )
+    if clock and prefill.has("cached_excess"):
+        prefill_cost = replace(
+            prefill_cost,
+            cached_excess_s=_noted(prefill, "cached_excess", "time", seen),
+            cached_excess_tokens=prefill.whole("cached_excess_up_to_tokens", 1),
+        )
     prefill.finish()
     table.finish()
     return CostModel(decode_cost, prefill_cost)
+
+
+def _operating(top: Table, price: CostModel, seen: list[tuple[str, Quantity]]) -> tuple[OperatingCosts, ...]:
+    found: list[OperatingCosts] = []
+    for entry in top.tables("operating") if top.has("operating") else []:
+        name, buckets = entry.text("name"), entry.wholes("buckets", 1)
+        estimate = entry.text("estimate", "")
+        if any(name == other.name or buckets == other.buckets for other in found):
+            raise InputError(f"{entry.at()}: {name!r} or its buckets appear twice")
+        own: list[tuple[str, Quantity]] = []
+        cost = _cost_model(entry, own, clock=True)
+        # named by configuration, not by position
+        seen += [(key.replace(entry.path, f"operating[{name}]", 1), quantity) for key, quantity in own]
+        if cost.prefill.chunk_tokens != price.prefill.chunk_tokens:
+            raise InputError(
+                f"{entry.at('prefill.chunk_tokens')} is {cost.prefill.chunk_tokens}; the price has "
+                f"{price.prefill.chunk_tokens}"
+            )
+        missing = sorted(set(buckets) - {size for size, _ in cost.decode.fixed_s})
+        if missing:
+            raise InputError(f"{entry.at('decode.fixed')}: bucket {missing[0]} of buckets is missing")
+        found.append(OperatingCosts(name, buckets, cost, estimate))
+    return tuple(found)
 
 
 def _kv_facts(table: Table, seen: list[tuple[str, Quantity]]) -> KvFacts:

@@ -25,6 +25,12 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
         f"turnaround {result.turnaround_s * 1000:g} ms"
     )
     console.print(f"{result.candidates:,} candidates ({space})")
+    if result.clock != "price":
+        console.print(f"clock: {result.clock}")
+    if result.ensemble is not None:
+        console.print(
+            f"{result.ensemble} repeats of every plan, the same for all candidates; ratios are of mean seconds"
+        )
     for reason, count in result.skipped.items():
         if count:
             console.print(f"{count:,} more skipped: over the {reason} budget")
@@ -44,17 +50,20 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
     )
     console.print()
 
+    near = f"{result.near_tie:g} of the best ratio"
+    if result.ensemble is not None:
+        near = f"{result.near_tie:g}, or not behind in 5 % of the repeats, of the best ratio"
     console.print(f"Recommended: buckets {_buckets(chosen)} with {chosen.config.slots} KV slots", style="bold")
     if len(ties) == 1:
-        console.print(f"  the only candidate within {result.near_tie:g} of the best ratio")
+        console.print(f"  the only candidate within {near}")
     elif chosen.config == best.config:
         console.print(
-            f"  of {len(ties)} near-ties (within {result.near_tie:g} of the best ratio {best.ratio:.4f}) the fewest "
+            f"  of {len(ties)} near-ties (within {near} {best.ratio:.4f}) the fewest "
             "compile seconds, then least memory, then smallest ratio: the best itself"
         )
     else:
         console.print(
-            f"  of {len(ties)} near-ties (within {result.near_tie:g} of the best ratio {best.ratio:.4f}, "
+            f"  of {len(ties)} near-ties (within {near} {best.ratio:.4f}, "
             f"{best.config.label}) the fewest compile seconds, then least memory, then smallest ratio"
         )
     console.print(
@@ -64,8 +73,8 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
     for n in result.sessions:
         console.print(
             f"  N = {n}: {chosen.ratio_by_sessions[n]:.4f} explored, {chosen.ratio_evaluated_by_sessions[n]:.4f} "
-            f"evaluated; reused {chosen.reused_by_sessions[n]} of {result.returns_by_sessions[n]} returns "
-            f"(baseline {result.baseline.reused_by_sessions[n]})"
+            f"evaluated; reused {chosen.reused_by_sessions[n]:g} of {result.returns_by_sessions[n]} returns "
+            f"(baseline {result.baseline.reused_by_sessions[n]:g})"
         )
     console.print(f"  costs {_costs(result, chosen)}")
     if len(ties) > 1:
@@ -92,7 +101,8 @@ def _ranking(result: SearchResult, top: int, width: int) -> Table:
     table.add_column("#", justify="right")
     table.add_column("buckets", no_wrap=True)
     cost_names = ("compile", "artifact", "memory") if costs else ()
-    for name in ("slots", "ratio", "evaluated", *(f"N={n}" for n in by_sessions), *cost_names):
+    repeats = ("best in", "95 % of repeats") if result.ensemble is not None and costs else ()
+    for name in ("slots", "ratio", *repeats, "evaluated", *(f"N={n}" for n in by_sessions), *cost_names):
         table.add_column(name, justify="right", no_wrap=True)
     ranked = list(enumerate(result.top(top), start=1))
     for rank, entry in [*ranked, (0, result.baseline)]:
@@ -106,11 +116,18 @@ def _ranking(result: SearchResult, top: int, width: int) -> Table:
             _buckets(entry),
             str(entry.config.slots),
             f"{entry.ratio:.4f}",
+            *(_repeat_texts(entry) if repeats else ()),
             f"{entry.ratio_evaluated:.4f}",
             *(f"{entry.ratio_by_sessions[n]:.3f}/{entry.ratio_evaluated_by_sessions[n]:.3f}" for n in by_sessions),
             *(cost_texts if costs else ()),
         )
     return table
+
+
+def _repeat_texts(entry: Candidate) -> tuple[str, str]:
+    share = "" if entry.probability_best is None else f"{entry.probability_best:.1%}"
+    span = entry.ratio_interval
+    return share, "" if span is None else f"{span[0]:.4f} to {span[1]:.4f}"
 
 
 def _buckets(entry: Candidate) -> str:

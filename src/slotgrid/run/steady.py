@@ -48,8 +48,8 @@ class Spread:
         if not len(values):
             return None
         total = int(upto[-1])
-        at = [int(np.searchsorted(upto, q * total / 100)) for q in PERCENTILES]
-        return cls(*(float(values[min(i, len(values) - 1)]) for i in at), total)
+        p50, p95, p99 = (float(values[np.searchsorted(upto, q * total / 100)]) for q in PERCENTILES)
+        return cls(p50, p95, p99, total)
 
     def to_dict(self) -> dict[str, Any]:
         """The percentiles as JSON values."""
@@ -346,15 +346,12 @@ def _inter_token(run: Run, window: Window, first_token_s: Floats) -> Spread | No
         gaps = run.requests["token_gaps_s"].drop_nulls()
         if gaps.is_empty():
             return None
-        values, times = [], []
+        kept = []
         for row, start in zip(run.requests["token_gaps_s"], first_token_s, strict=True):
             if row is not None and np.isfinite(start):
                 own = row.to_numpy()
-                values.append(own)
-                times.append(start + np.cumsum(own))
-        if not values:
-            return None
-        return Spread.of(np.concatenate(values)[window.covers(np.concatenate(times))])
+                kept.append(own[window.covers(start + np.cumsum(own))])
+        return Spread.of(np.concatenate(kept)) if kept else None
     if run.steps is None or run.steps["start_s"].has_nulls() or not np.isfinite(first_token_s).all():
         return None
     decode = run.steps.filter(run.steps["kind"] == "decode")
@@ -369,5 +366,5 @@ def _inter_token(run: Run, window: Window, first_token_s: Floats) -> Spread | No
     values = np.concatenate([since_last, end[own_step] - first_token_s[lasting]])
     times = np.concatenate([end, end[own_step]])
     weights = np.concatenate([decode["running"].to_numpy() - joined, np.ones(len(own_step), np.int64)])
-    kept = window.covers(times)
-    return Spread.of(values[kept], weights[kept])
+    inside = window.covers(times)
+    return Spread.of(values[inside], weights[inside])

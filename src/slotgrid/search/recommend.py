@@ -6,15 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slotgrid.search.uncertain import LIKELY
+
 if TYPE_CHECKING:
     import polars as pl
 
 
 def near_tie_rows(ledger: pl.DataFrame, near_tie: float) -> list[int]:
-    """Rows with an explored ratio within ``near_tie`` of the smallest, by ratio, ties in ledger order."""
+    """Rows with an explored ratio within ``near_tie`` of the smallest, by ratio, ties in ledger order.
+
+    Where the ledger holds repeats, also rows that are at least as good as the best in 5 % of them.
+    """
     ratio = ledger["ratio"].to_numpy()
     order = np.argsort(ratio, kind="stable")
-    return [int(row) for row in order if ratio[row] - ratio[order[0]] <= near_tie]
+    likely = np.zeros(len(ratio), np.bool_)
+    if "probability_not_behind" in ledger.columns:
+        likely = ledger["probability_not_behind"].to_numpy() >= LIKELY
+    return [int(row) for row in order if ratio[row] - ratio[order[0]] <= near_tie or likely[row]]
 
 
 def recommend(ledger: pl.DataFrame, near_tie: float) -> int:

@@ -24,8 +24,10 @@ from slotgrid.profile import StackProfile
 from slotgrid.search.evaluate import Evaluator, PlanGroup
 from slotgrid.search.ledger import LedgerFolder, finished_rows, reused_column, seconds_column
 from slotgrid.search.recommend import near_tie_rows, recommend
+from slotgrid.search.repeats import Repeats
 from slotgrid.search.score import SCORES, Score, ratios
 from slotgrid.search.space import SearchSpace
+from slotgrid.search.uncertain import contenders, standing
 from slotgrid.workload import Workload
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ Progress = Callable[[int, int], None]
 # Candidates simulated between two looks at the progress bar, the checkpoint and ctrl-c.
 _CHUNK = 512
 PHASES = ("explore", "evaluate")
+# Ledger columns that only a search with repeats has.
+REPEAT_COLUMNS = ("probability_best", "probability_not_behind", "ratio_low", "ratio_high")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Candidate:
     """One configuration of the ledger. Ratios are device time over the baseline's on the same plans.
 
     extrapolated: what it asks of the profile outside the measured ranges (prefill sizes: see the result).
+    With repeats: ratios and reuses are means; probability_best is the share of the repeats in which it has the
+    smallest ratio, ratio_interval the 95 % prediction interval of its ratio (None for candidates far behind).
     """
 
     config: ServingConfig
@@ -51,13 +57,20 @@ class Candidate:
     ratio_evaluated: float
     ratio_by_sessions: dict[int, float]
     ratio_evaluated_by_sessions: dict[int, float]
-    reused_by_sessions: dict[int, int]
+    reused_by_sessions: dict[int, float]
     compile_s: float | None
     artifact_gib: float | None
     memory_gib_per_device: float | None
     extrapolated: tuple[str, ...]
+    probability_best: float | None = None
+    ratio_interval: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """The candidate as JSON values."""
+        repeats = {}
+        if self.probability_best is not None:
+            interval = None if self.ratio_interval is None else list(self.ratio_interval)
+            repeats = {"probability_best": self.probability_best, "ratio_interval": interval}
         return {
             **self.config.to_dict(),
             "ratio": self.ratio,
@@ -69,6 +82,7 @@ class Candidate:
             "artifact_gib": self.artifact_gib,
             "memory_gib_per_device": self.memory_gib_per_device,
             "extrapolated": list(self.extrapolated),
+            **repeats,
         }
 
 
@@ -82,6 +96,7 @@ class SearchResult:
     extrapolated: prefill sizes outside the measured range, the same for every candidate.
     simulated: distinct simulations run; plans: (explored, evaluated) plans per candidate.
     notes: what blocks inside the slots and shared prefixes changed, over all simulations run.
+    ensemble: repeats of every plan, None without; clock: what moves time, in words.
     """
 
     profile: StackProfile
@@ -101,6 +116,8 @@ class SearchResult:
     extrapolated: tuple[str, ...]
     notes: tuple[str, ...]
     elapsed_s: float
+    ensemble: int | None = None
+    clock: str = "price"
 
     @property
     def candidates(self) -> int:
@@ -134,6 +151,7 @@ class SearchResult:
     def rescored(self, *, sessions: Sequence[int] | None = None, score: Score | None = None) -> SearchResult:
         """The same simulations under another score or for a subset of the session counts; nothing is run again.
 
+        Probabilities belong to the score they were found with and are left out.
         Raises InputError for a session count that was not searched.
         """
         chosen = self.sessions if sessions is None else tuple(sessions)
@@ -145,7 +163,7 @@ class SearchResult:
             self,
             sessions=chosen,
             score=new_score,
-            ledger=_scored(self.ledger, self.baseline_row, chosen, new_score),
+            ledger=_scored(self.ledger.drop(REPEAT_COLUMNS, strict=False), self.baseline_row, chosen, new_score),
             baseline_row=_scored(self.baseline_row, self.baseline_row, chosen, new_score),
         )
 
@@ -171,6 +189,8 @@ class SearchResult:
             "plans_evaluated": self.plans[1],
             "skipped": dict(self.skipped),
             "resumed": self.resumed,
+            "ensemble": self.ensemble,
+            "clock": self.clock,
             "extrapolated": list(self.extrapolated),
             "notes": list(self.notes),
         }
@@ -192,6 +212,10 @@ def search(
     baseline: ServingConfig,
     rules: str | RuleSet | None = None,
     turnaround_s: float | None = None,
+    clock: str | None = None,
+    without: Sequence[str] = (),
+    ensemble: int | None = None,
+    ensemble_seed: int = 0,
     explore_seeds: Sequence[int] | None = None,
     evaluate_seeds: Sequence[int] | None = None,
     blocks: Sequence[int] | None = None,
@@ -209,6 +233,9 @@ def search(
 
     sessions: numbers of concurrent clients; plans are drawn for each, each seed and each block. The ranking uses
     the exploration seeds; the evaluation seeds give the ratio on inputs the choice has not seen.
+    clock, without: as in :func:`engine.simulate`; the operating clock is the mean of all measured configurations for
+    every candidate. ensemble: repeats of every plan that differ by the profile's scatter, the same for every candidate:
+    ratios are then of mean seconds, and candidates get the probability of being best.
     compile_budget_s, memory_budget_gib: candidates above are skipped and counted; the memory budget defaults to
     what the profile says a device holds.
     folder: where the ledger is kept; with it a stopped search can be continued with ``resume``.
@@ -218,6 +245,11 @@ def search(
     UnmeasuredError when a budget needs a cost the profile does not hold.
     """
     started = time.perf_counter()
+    if clock is not None:
+        profile = profile.clocked(clock, None, without=without)
+    elif without:
+        raise InputError("without: leaves out corrections of the operating clock; choose clock operating")
+    repeats = None if ensemble is None else _repeats(profile, ensemble, ensemble_seed, turnaround_s is not None)
     rule_set = find_rules(profile.rules if rules is None else rules)
     gap_s = pick_turnaround(
         rule_set, turnaround_s, None, None if profile.turnaround_s is None else profile.turnaround_s.value
@@ -251,24 +283,33 @@ def search(
                 identity.update(f"{n}{phase}{plan.content_sha256}".encode())
         groups.append(
             PlanGroup.build(
-                n, drawn["explore"], drawn["evaluate"], profile, gap_s, inner_blocks=rule_set.inner_blocks == "stack"
+                n,
+                drawn["explore"],
+                drawn["evaluate"],
+                profile,
+                gap_s,
+                inner_blocks=rule_set.inner_blocks == "stack",
+                repeats=repeats,
             )
         )
-    evaluator = Evaluator(profile, rule_set, groups, threads=threads)
+    evaluator = Evaluator(profile, rule_set, groups, threads=threads, repeats=repeats)
     baseline_row = _rows(profile, [baseline], counts, evaluator)
 
     labels = [config.label for config in configs]
     identity.update(json.dumps([profile.sha256, str(rule_set), gap_s, labels, baseline.label, __version__]).encode())
+    identity.update(json.dumps([profile.clock_text, ensemble, ensemble_seed, turnaround_s is None]).encode())
     store = LedgerFolder(folder, identity.hexdigest()) if folder is not None else None
     done_rows = finished_rows(store.start(resume=resume), labels) if store is not None else None
     parts = [] if done_rows is None else [done_rows.select(baseline_row.columns)]
     resumed = done = sum(part.height for part in parts)
     saved_at = time.perf_counter()
+    # repeats make each candidate as many times longer
+    size = _CHUNK if ensemble is None else max(1, 8 * _CHUNK // ensemble)
     try:
         while done < len(configs):
             if progress is not None:
                 progress(done, len(configs))
-            chunk = configs[done : done + _CHUNK]
+            chunk = configs[done : done + size]
             parts.append(_rows(profile, chunk, counts, evaluator))
             done += len(chunk)
             if store is not None and time.perf_counter() - saved_at >= checkpoint_every_s:
@@ -276,6 +317,9 @@ def search(
                 saved_at = time.perf_counter()
         if progress is not None:
             progress(done, len(configs))
+        ledger = _scored(_joined(parts), baseline_row, counts, score)
+        if repeats is not None:
+            ledger = _with_standing(ledger, configs, baseline, evaluator, score)
     except KeyboardInterrupt:
         if store is not None and parts:
             store.checkpoint(_joined(parts))
@@ -289,7 +333,7 @@ def search(
         sessions=counts,
         score=score,
         near_tie=near_tie,
-        ledger=_scored(_joined(parts), baseline_row, counts, score),
+        ledger=ledger,
         baseline_row=_scored(baseline_row, baseline_row, counts, score),
         skipped=skipped,
         plans=(
@@ -302,10 +346,39 @@ def search(
         extrapolated=tuple(profile.price.prefill.beyond(np.concatenate([group.computed_tokens for group in groups]))),
         notes=tuple(inner_block_notes(*evaluator.inner_blocks)),
         elapsed_s=time.perf_counter() - started,
+        ensemble=ensemble,
+        clock=profile.clock_text or ("price" if profile.clock is profile.price else "the profile's"),
     )
     if store is not None:
         store.finish(result.ledger, {"slotgrid": __version__, "result": result.to_dict(top=1)})
     return result
+
+
+def _repeats(profile: StackProfile, members: int, seed: int, turnaround_given: bool) -> Repeats:
+    if isinstance(members, bool) or not isinstance(members, int) or members < 2:
+        raise InputError(f"ensemble: {members!r} members; allowed: whole numbers of at least 2")
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError(f"seed: {seed!r}; allowed: whole numbers of at least 0")
+    return Repeats(members, seed, profile.needed_scatter(), turnaround_given)
+
+
+def _with_standing(
+    ledger: pl.DataFrame, configs: Sequence[ServingConfig], baseline: ServingConfig, evaluator: Evaluator, score: Score
+) -> pl.DataFrame:
+    """The ledger with the columns of ``REPEAT_COLUMNS``; candidates far behind have probability 0 and no interval."""
+    import polars as pl
+
+    rows = contenders(ledger["ratio"].to_numpy())
+    samples_s = evaluator.samples([configs[row] for row in rows])
+    found = standing(rows, samples_s, evaluator.samples([baseline])[0], score)
+    columns = []
+    for name, values, other in zip(
+        REPEAT_COLUMNS, (found.best, found.not_behind, found.low, found.high), (0.0, 0.0, np.nan, np.nan), strict=True
+    ):
+        column = np.full(ledger.height, other)
+        column[rows] = values
+        columns.append(pl.Series(name, column).fill_nan(None))
+    return ledger.with_columns(columns)
 
 
 def _distinct(values: Sequence[int], name: str, least: int) -> tuple[int, ...]:
@@ -374,7 +447,8 @@ def _rows(
             columns[seconds_column(phase, n)] = seconds[phase][:, g]
     for phase in PHASES:
         for g, n in enumerate(counts):
-            columns[reused_column(phase, n)] = reuses[phase][:, g]
+            counted = reuses[phase][:, g]
+            columns[reused_column(phase, n)] = counted if evaluator.repeated else counted.astype(np.int64)
     build, memory = profile.compile, profile.memory
     columns["compile_s"] = pl.Series([build.seconds(c) if build else None for c in configs], dtype=pl.Float64)
     columns["artifact_gib"] = pl.Series([build.artifact_gib(c) if build else None for c in configs], dtype=pl.Float64)
@@ -423,6 +497,8 @@ def _candidate(row: dict[str, Any], sessions: Sequence[int]) -> Candidate:
         artifact_gib=row["artifact_gib"],
         memory_gib_per_device=row["memory_gib_per_device"],
         extrapolated=tuple(text for text in row["extrapolated"].split("; ") if text),
+        probability_best=row.get("probability_best"),
+        ratio_interval=None if row.get("ratio_low") is None else (row["ratio_low"], row["ratio_high"]),
     )
 
 

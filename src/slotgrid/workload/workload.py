@@ -56,8 +56,11 @@ class Workload:
         plan_id: str | None = None,
         cycle_s: float | None = None,
         sessions_per_client: int | None = None,
+        whole_first: bool = False,
     ) -> InputPlan:
         """Draw one plan of ``clients`` concurrent clients; the same arguments give the same plan.
+
+        whole_first: no first session is shorter, whatever the workload says.
 
         Draw order per session: the turn count (first session of a client, only if shorter ones are asked for),
         then per turn the new tokens, the output tokens and, except on the last turn, the tool wait.
@@ -74,7 +77,9 @@ class Workload:
             Client(
                 c * stagger_s,
                 tuple(
-                    self._session(self.session_id.format(plan=name, client=c, session=g), seed, first=g == 0)
+                    self._session(
+                        self.session_id.format(plan=name, client=c, session=g), seed, first=g == 0 and not whole_first
+                    )
                     for g in range(count)
                 ),
             )
