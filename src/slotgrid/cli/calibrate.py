@@ -51,6 +51,11 @@ def calibrate(
     api_key: Annotated[
         str | None, typer.Option(help="Key that requests must carry.", envvar="SLOTGRID_API_KEY")
     ] = None,
+    prompts: Annotated[
+        str, typer.Option(help="ids: exact prefixes; text: words; auto: ids where the server takes and returns them.")
+    ] = "auto",
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust instead of the system's.")] = None,
+    verify: Annotated[bool, typer.Option(help="Check the server's certificate.")] = True,
     seed: Annotated[int | None, typer.Option(help="Names all prompts and orders; drawn anew unless given.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Remove the replays of an earlier calibration first.")] = False,
     as_json: JsonOption = False,
@@ -65,18 +70,30 @@ def calibrate(
     from slotgrid.measure.calibrate.profile_text import Stated
     from slotgrid.measure.calibrate.session import Asked
     from slotgrid.measure.calibrate.target import InProcessTarget, Target
+    from slotgrid.profile.stack_profile import RULE_NAMES
     from slotgrid.serve.require import require
 
     if (base_url is None) == (artifact is None):
         raise InputError("give one of --base-url (a server) and --artifact (in this process)")
     if artifact is None and (slots is not None or max_running is not None):
         raise InputError("--slots and --max-running belong to --artifact; a server's own are measured")
+    if artifact is not None and events is not None:
+        raise InputError("--events belongs to --base-url; an artifact states its own configuration")
+    if rules not in RULE_NAMES:
+        raise InputError(f"--rules: {rules!r}; allowed: {', '.join(RULE_NAMES)}")
     target: Target
     if artifact is not None:
         require("slotgrid calibrate --artifact", "jax")
         target = InProcessTarget(artifact, rules=rules, slots=slots, max_running=max_running)
     else:
-        raise InputError("--base-url: not available yet")
+        from slotgrid.measure.calibrate.over_http import HttpTarget, config_of_events
+        from slotgrid.measure.http import Endpoint
+
+        endpoint = Endpoint(
+            base_url or "", api_key=api_key, ca_file=None if ca_file is None else str(ca_file), verify=verify
+        )
+        config = None if events is None else config_of_events(events)
+        target = HttpTarget(endpoint, model=model, prompts=prompts, config=config)
     length = max_seq_len or target.known.max_seq_len
     if length is None:
         raise InputError("the server does not say how long a sequence may be; give it with --max-seq-len")

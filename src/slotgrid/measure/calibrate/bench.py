@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slotgrid import files
-from slotgrid.errors import InputError
+from slotgrid.errors import InputError, RunError, SlotgridError
 from slotgrid.measure.calibrate.rows import Seen, check_rows
 from slotgrid.measure.calibrate.target import Target
 from slotgrid.plan import InputPlan
@@ -104,20 +104,24 @@ class Bench:
             if data.get("plan_sha256") == plan.content_sha256:
                 self.kept += 1
                 return [Seen.from_dict(row) for row in data["rows"]]
-        rows = self.target.replay(plan, self.folder / name)
-        check_rows(rows, plan.turn_count, name)
-        files.write_json(
-            path,
-            {
-                "name": name,
-                "unix_s": time.time(),
-                "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-                "plan_sha256": plan.content_sha256,
-                "plan": plan.to_dict(),
-                "rows": [row.to_dict() for row in rows],
-            },
-            indent=None,
-        )
+        try:
+            rows = self.target.replay(plan, self.folder / name)
+            check_rows(rows, plan.turn_count, name)
+            files.write_json(
+                path,
+                {
+                    "name": name,
+                    "unix_s": time.time(),
+                    "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+                    "plan_sha256": plan.content_sha256,
+                    "plan": plan.to_dict(),
+                    "rows": [row.to_dict() for row in rows],
+                },
+                indent=None,
+            )
+        except SlotgridError as error:
+            # whatever it is (the server, the disk): a run has failed, and what is whole stays
+            raise RunError(f"{error}; whole replays are kept in {self.folder}, the same command goes on") from None
         self.measured += 1
         return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -97,6 +98,7 @@ def _lines(
     if decode.per_context_token is not None:
         yield f"per_context_token = {_inline(decode.per_context_token, 'us', head, context)}"
     yield f"running_range = [{decode.running[0]}, {decode.running[1]}]"
+    yield f"context_range = [{math.floor(low)}, {math.ceil(high)}]"
     for bucket, estimate in decode.fixed:
         yield from ("[[price.decode.fixed]]", f"bucket = {bucket}", *_pairs(estimate, "ms", head, context))
     yield from ("", "[price.prefill]", f"chunk_tokens = {prefill.chunk_tokens}")

@@ -45,7 +45,7 @@ class Slots:
 
 
 class UndecidedError(Exception):
-    """Repeats of the same sequence disagree, or the server does not say."""
+    """Repeats of the same sequence disagree."""
 
 
 # name and requests of a sequence -> whether the last request found its prefix
@@ -63,9 +63,8 @@ def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int)
             full = f"slots-{name}-r{r}"
             cached = bench.replay(full, in_order(bench.id(full), asks))[-1].cached_tokens
             count += 1
-            if cached is None:
-                raise UndecidedError("not observable: the server does not report cached_tokens")
-            seen.append(cached > 0)
+            # the server reports hits, as the reuse probe has seen; some leave a miss out
+            seen.append(bool(cached))
         if len(set(seen)) > 1:
             raise UndecidedError(
                 f"{sum(seen)} of {REPEATS} repeats of {name} found the prefix; is there other traffic?"

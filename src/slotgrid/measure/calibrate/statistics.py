@@ -122,7 +122,8 @@ class Line:
 def linear_fit(columns: Floats, values: Floats) -> Line | Refusal:
     """Least squares of relative residuals, where single replays that a busy moment hit count less (Huber weights).
 
-    columns: float64[N, P]. values: float64[N], all positive. Refuses when a column is a combination of the others, or there are no more values than columns.
+    columns: float64[N, P]. values: float64[N], all positive. Refuses when a column is a combination of the others, or
+    when there are no more values than columns.
     """
     count, width = columns.shape
     if count <= width:
