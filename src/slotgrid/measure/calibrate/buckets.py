@@ -19,6 +19,8 @@ _PER_BUCKET = 12.0
 _CLEAR = 6.0
 # differences below this share of a step are nobody's bucket
 _FLOOR = 0.0075
+# with an edge smaller than this one can live; where larger ones would go unseen nothing is concluded from not seeing one
+_LARGEST_UNSEEN = 0.3
 _SLOPES = 121
 _SLOPE_RANGE = (-0.02, 0.25)
 _MOST_REPEATS = 1000
@@ -26,9 +28,13 @@ _MOST_REPEATS = 1000
 
 @dataclass(frozen=True)
 class Buckets:
-    """buckets: as the times show them, the top one included. open_edges: n after which a bucket may or may not end."""
+    """buckets: as the times show them, the top one included. open_edges: n after which a bucket may or may not end.
+
+    smallest_step: relative rise between two running counts that would have been seen at this spread.
+    """
 
     buckets: tuple[int, ...]
+    smallest_step: float
     open_edges: tuple[int, ...] = ()
     more_repeats: int | None = None
 
@@ -55,7 +61,10 @@ def detect(steps: Mapping[int, Sequence[float]]) -> Buckets | Refusal:
     mean = np.array([np.mean(steps[n]) for n in range(1, top + 1)])
     # one relative spread for all counts: a few repeats of one tell little
     spread = math.sqrt(float(np.mean([np.var(steps[n], ddof=1) for n in steps] / mean**2)))
-    sigma = mean * math.sqrt(spread**2 / fewest + _FLOOR**2)
+    relative = math.sqrt(spread**2 / fewest + _FLOOR**2)
+    sigma = mean * relative
+    # the difference of two counts, each with this error, that explains enough to be an edge
+    smallest = math.sqrt(2 * (_PER_BUCKET + _CLEAR)) * relative
     best, edges = _best(mean, sigma, {})
     open_edges, evidence = [], []
     for n in range(1, top):
@@ -65,12 +74,15 @@ def detect(steps: Mapping[int, Sequence[float]]) -> Buckets | Refusal:
             open_edges.append(n)
             # what an edge explains here, without its price
             evidence.append(margin + _PER_BUCKET if n in edges else _PER_BUCKET - margin)
+        elif n not in edges and smallest > _LARGEST_UNSEEN:
+            open_edges.append(n)
+            evidence.append((_PER_BUCKET + _CLEAR) * (_LARGEST_UNSEEN / smallest) ** 2)
     more = None
     if open_edges:
         worst = min(evidence)
         needed = _MOST_REPEATS if worst <= 0 else math.ceil(fewest * (_PER_BUCKET + _CLEAR) / worst)
         more = max(1, min(needed, _MOST_REPEATS) - fewest)
-    return Buckets((*sorted(edges), top), tuple(open_edges), more)
+    return Buckets((*sorted(edges), top), smallest, tuple(open_edges), more)
 
 
 def _best(mean: Floats, sigma: Floats, forced: Mapping[int, bool]) -> tuple[float, set[int]]:

@@ -70,7 +70,8 @@ def _decode(found: Found, asked: Asked, add: Add) -> None:
             reason = f"most likely {text}, but whether a bucket ends at {edges} is open"
             add("buckets in the times", Refusal(reason, found.levels.rounds, detected.more_repeats))
         else:
-            add("buckets in the times", text, found.levels.rounds)
+            unseen = f"{text} (a rise below {detected.smallest_step:.0%} would not be seen)"
+            add("buckets in the times", unseen, found.levels.rounds)
     if asked.buckets is not None:
         add("buckets", ",".join(map(str, asked.buckets)) + " (stated, used)", 1)
     fit = found.decode

@@ -112,10 +112,13 @@ def _decode(
         sizes = tuple(b for b in asked.buckets if b < top)
         # the bucket that the largest measured count runs in
         sizes += tuple(b for b in asked.buckets if b >= top)[:1]
-    elif isinstance(detected, Buckets):
-        sizes = detected.buckets
-    else:
+    elif isinstance(detected, Refusal):
         return detected, None, detected
+    elif detected.open_edges:
+        reason = f"the times do not settle the buckets (most likely {','.join(map(str, detected.buckets))})"
+        return detected, None, Refusal(f"{reason}, state them with --buckets", levels.rounds, detected.more_repeats)
+    else:
+        sizes = detected.buckets
     if not sizes or sizes[-1] < top:
         return detected, None, Refusal(f"{top} streams ran together, but the largest bucket given is {sizes[-1:]}")
     return detected, sizes, fit_decode(levels.runs, sizes)
@@ -142,6 +145,7 @@ def _stall(
         prefill_s=seconds,
         chunk_tokens=prefilled.chunk_tokens if isinstance(prefilled, PrefillFit) else 1,
         rounds=asked.rounds,
+        most_rounds=asked.most_rounds,
     )
 
 

@@ -57,6 +57,11 @@ class Stall:
     streams: int
     samples: int
 
+    @property
+    def decided(self) -> bool:
+        """Every length has an interval, and what prefills are is settled."""
+        return self.exclusive is not None and all(isinstance(lost, Estimate) for lost in self.lost.values())
+
 
 def probe(
     bench: Bench,
@@ -67,6 +72,7 @@ def probe(
     prefill_s: dict[int, float],
     chunk_tokens: int,
     rounds: int,
+    most_rounds: int,
 ) -> Stall | Refusal:
     """Each round: a control, then the same streams with every length injected once, one after another.
 
@@ -80,7 +86,8 @@ def probe(
     space = _SPACE_STEPS * step_s
     stops: list[Stop] = []
     controls: list[float] = []
-    for r in range(rounds):
+    found: Stall | Refusal = Refusal("nothing was measured")
+    for r in range(most_rounds):
         order = bench.order(lengths, f"stall-{r}")
         injections, at = [], begin + 2 * space
         for q in order:
@@ -88,20 +95,23 @@ def probe(
             at += prefill_s[q] + space
         # more than enough: the prefills themselves leave no time for steps
         output = min(max_seq_len - PROMPT_TOKENS, round((at - begin) / step_s) + 4 * _SPACE_STEPS)
-        for name, beside_them in ((f"stall-control-r{r}", []), (f"stall-r{r}", injections)):
+
+        def run(name: str, injections: list[tuple[float, int]], output: int = output) -> list[Seen]:
             plan = beside(
                 bench.id(name),
                 streams=streams,
                 prompt_tokens=PROMPT_TOKENS,
                 output_tokens=output,
-                injections=beside_them,
+                injections=injections,
             )
-            rows = bench.replay(name, plan)
-            if beside_them:
-                stops += find_stops(rows, streams)
-            else:
-                controls.append(largest_gap(rows))
-    return estimate(stops, controls, streams=streams, chunk_tokens=chunk_tokens)
+            return bench.replay(name, plan)
+
+        controls.append(largest_gap(run(f"stall-control-r{r}", [])))
+        stops += find_stops(run(f"stall-r{r}", injections), streams)
+        found = estimate(stops, controls, streams=streams, chunk_tokens=chunk_tokens)
+        if r + 1 >= rounds and isinstance(found, Stall) and found.decided:
+            break
+    return found
 
 
 def find_stops(rows: Sequence[Seen], streams: int) -> list[Stop]:
