@@ -19,7 +19,7 @@ _PER_BUCKET = 12.0
 _CLEAR = 6.0
 # differences below this share of a step are nobody's bucket
 _FLOOR = 0.0075
-# with an edge smaller than this one can live; where larger ones would go unseen nothing is concluded from not seeing one
+# a smaller edge may go unseen; where larger ones would, nothing is concluded from not seeing one
 _LARGEST_UNSEEN = 0.3
 _SLOPES = 121
 _SLOPE_RANGE = (-0.02, 0.25)

@@ -40,8 +40,9 @@ class Slots:
 
     @property
     def slots(self) -> int:
-        """A returning request needs a slot of its own before it looks for its prefix: others + it + the prefix."""
-        return self.cliff + 1
+        """The prefix and the others that it survives; and one more where a returning request takes a slot of its own
+        before it looks for its prefix."""
+        return self.cliff if self.takes_slot is False else self.cliff + 1
 
 
 class UndecidedError(Exception):

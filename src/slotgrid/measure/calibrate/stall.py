@@ -22,6 +22,7 @@ _SIZES = (16, 500, 2000, 6000)
 MOST_STREAMS = 4
 # steps between two injections, beyond what they take
 _SPACE_STEPS = 8
+_NEAR_STEPS = 16
 _WHOLE = 0.8
 _SPREAD = 0.6
 
@@ -137,7 +138,10 @@ def find_stops(rows: Sequence[Seen], streams: int) -> list[Stop]:
             hit = (after > arrival) & (before < first)
             if not quiet.any() or not hit.any():
                 break
-            step = trimmed_mean(gaps[quiet])
+            # steps close by: contexts grow, and machines change their pace
+            near = np.flatnonzero(quiet)
+            near = near[np.argsort(np.abs(before[near] - arrival), kind="stable")][:_NEAR_STEPS]
+            step = trimmed_mean(gaps[near])
             total.append(float((gaps[hit] - step).sum()))
             largest.append(float((gaps[hit] - step).max()))
             steps.append(step)
