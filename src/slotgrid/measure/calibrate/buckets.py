@@ -18,11 +18,13 @@ _PER_BUCKET = 12.0
 # further evidence on either side of that before an edge is there, or is not
 _CLEAR = 6.0
 # differences below this share of a step are nobody's bucket
-_FLOOR = 0.0075
+_FLOOR = 0.004
 # a smaller edge may go unseen; where larger ones would, nothing is concluded from not seeing one
 _LARGEST_UNSEEN = 0.3
-_SLOPES = 121
-_SLOPE_RANGE = (-0.02, 0.25)
+# what a further request adds inside a bucket, as a share of a step: the host's part, for a graph computes its whole
+# width. A steeper rise is taken as buckets; without this a slope and an edge could not be told apart at few counts.
+_SLOPE_RANGE = (-0.01, 0.03)
+_SLOPES = 17
 _MOST_REPEATS = 1000
 
 
@@ -78,7 +80,8 @@ def detect(steps: Mapping[int, Sequence[float]]) -> Buckets | Refusal:
             open_edges.append(n)
             evidence.append((_PER_BUCKET + _CLEAR) * (_LARGEST_UNSEEN / smallest) ** 2)
     more = None
-    if open_edges:
+    # where not the spread but the form is the limit, repeats do not help
+    if open_edges and spread / math.sqrt(fewest) > _FLOOR:
         worst = min(evidence)
         needed = _MOST_REPEATS if worst <= 0 else math.ceil(fewest * (_PER_BUCKET + _CLEAR) / worst)
         more = max(1, min(needed, _MOST_REPEATS) - fewest)
@@ -106,17 +109,15 @@ def _segments(level: Floats, sigma: Floats, forced: Mapping[int, bool]) -> tuple
     cost = np.full(count + 1, math.inf)
     cost[0] = 0.0
     came = np.zeros(count + 1, int)
+    # no segment may begin after a forbidden edge, or reach over a required one
+    barred = np.array([forced.get(n) is False for n in range(count)])
     for end in range(1, count + 1):
-        for begin in range(end):
-            if begin and forced.get(begin) is False:
-                continue
-            if any(forced.get(n) for n in range(begin + 1, end)):
-                continue
-            total = w[end] - w[begin]
-            rest = wxx[end] - wxx[begin] - (wx[end] - wx[begin]) ** 2 / total
-            value = cost[begin] + rest + _PER_BUCKET
-            if value < cost[end]:
-                cost[end], came[end] = value, begin
+        first = max((n for n in range(1, end) if forced.get(n)), default=0)
+        total, sum_x, sum_xx = (series[end] - series[first:end] for series in (w, wx, wxx))
+        value = cost[first:end] + sum_xx - sum_x**2 / total + _PER_BUCKET
+        value[barred[first:end]] = math.inf
+        best = int(np.argmin(value))
+        cost[end], came[end] = value[best], first + best
     edges, at = set[int](), count
     while at > 0:
         at = int(came[at])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotgrid.measure.calibrate.bench import Bench
+from slotgrid.measure.calibrate.buckets import Buckets, detect
 from slotgrid.measure.calibrate.plans import together
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import (
@@ -51,15 +52,18 @@ class Levels:
     rounds: int
 
 
-def probe(bench: Bench, *, top: int, max_seq_len: int, rounds: int, most_rounds: int) -> Levels | Refusal:
-    """Rounds over all n in an order of their own, until every interval is narrow or no rounds are left."""
+def probe(
+    bench: Bench, *, top: int, max_seq_len: int, rounds: int, most_rounds: int, buckets_known: bool
+) -> Levels | Refusal:
+    """Rounds over all n in an order of their own, until every interval is narrow (and the times settle the buckets,
+    where they are not known), or no rounds are left."""
     output = min(OUTPUT_TOKENS, max_seq_len - PROMPT_TOKENS)
     if output < _FEWEST_STEPS + 2:
         return Refusal(f"a sequence of at most {max_seq_len} tokens is too short for steps in lock step")
     long_prompt = min(_LONGEST_CONTEXT, max_seq_len - output)
     runs: list[LevelRun] = []
     done = 0
-    while done < rounds or (done < most_rounds and not _narrow(runs, top)):
+    while done < rounds or (done < most_rounds and not _settled(runs, top, buckets_known)):
         # negative: at long context
         todo = [*range(1, top + 1)]
         if long_prompt >= 4 * PROMPT_TOKENS:
@@ -99,15 +103,28 @@ def short_runs(runs: Sequence[LevelRun]) -> list[LevelRun]:
 def estimates(runs: Sequence[LevelRun], top: int) -> dict[int, Estimate | Refusal]:
     """By n the step at short context."""
     found: dict[int, Estimate | Refusal] = {}
+    steps = steps_of(runs)
     for n in range(1, top + 1):
-        steps = [run.step_s for run in short_runs(runs) if run.streams == n]
-        if steps:
-            found[n] = mean_estimate(steps, within=_ALLOWED_WITHIN)
+        if n in steps:
+            found[n] = mean_estimate(steps[n], within=_ALLOWED_WITHIN)
         else:
             found[n] = Refusal(f"{n} streams never generated together (the running limit?)")
     return found
 
 
-def _narrow(runs: Sequence[LevelRun], top: int) -> bool:
+def steps_of(runs: Sequence[LevelRun]) -> dict[int, list[float]]:
+    """By n the steps at short context, one a replay."""
+    found: dict[int, list[float]] = {}
+    for run in short_runs(runs):
+        found.setdefault(run.streams, []).append(run.step_s)
+    return found
+
+
+def _settled(runs: Sequence[LevelRun], top: int, buckets_known: bool) -> bool:
     found = estimates(runs, top)
-    return all(isinstance(e, Estimate) and e.relative <= _WANTED_WITHIN for e in found.values())
+    if not all(isinstance(e, Estimate) and e.relative <= _WANTED_WITHIN for e in found.values()):
+        return False
+    if buckets_known:
+        return True
+    detected = detect(steps_of(runs))
+    return isinstance(detected, Buckets) and detected.decided

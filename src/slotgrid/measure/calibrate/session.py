@@ -66,7 +66,14 @@ def run_probes(bench: Bench, asked: Asked) -> Found:
     running = limit.probe(bench, min(asked.most_streams, 2 * asked.top) if asked.top else asked.most_streams)
     top = running.most if asked.top is None else min(asked.top, running.most)
     bench.say(f"decode: 1 to {top} streams in lock step")
-    levels = decode.probe(bench, top=top, max_seq_len=length, rounds=asked.rounds, most_rounds=asked.most_rounds)
+    levels = decode.probe(
+        bench,
+        top=top,
+        max_seq_len=length,
+        rounds=asked.rounds,
+        most_rounds=asked.most_rounds,
+        buckets_known=asked.buckets is not None,
+    )
     detected, sizes, decoded = _decode(levels, top, asked)
     bench.say("prefill: prompts of many lengths")
     measured = prefill.probe(bench, max_seq_len=length, rounds=asked.rounds)
@@ -103,8 +110,7 @@ def _decode(
     """Detected buckets, those that are used (the stated ones first), and the fit with them."""
     if isinstance(levels, Refusal):
         return levels, None, levels
-    steps = {n: [run.step_s for run in decode.short_runs(levels.runs) if run.streams == n] for n in range(1, top + 1)}
-    detected = detect({n: found for n, found in steps.items() if found})
+    detected = detect(decode.steps_of(levels.runs))
     for n, found in levels.step.items():
         if isinstance(found, Refusal):
             return detected, None, Refusal(f"{n} in lock step: {found}", found.samples)

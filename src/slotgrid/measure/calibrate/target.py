@@ -106,8 +106,7 @@ class InProcessTarget:
         with on_cores(None if cores is None else cores[0]):
             if self._executor is None:
                 self._executor = Executor(made)
-            # also before each replay: whatever ran in between has taken the caches
-            self._executor.warm_up()
+                self._executor.warm_up()
             with files.replacing(folder / EVENTS) as path, open(path, "w", encoding="utf-8") as stream:
                 engine = Watched(
                     runner=self._executor,
