@@ -64,6 +64,7 @@ def calibrate(
 
     Nothing else may use the server meanwhile. The replays are kept beside PROFILE; a stopped calibration goes on.
     """
+    from slotgrid.config import ServingConfig
     from slotgrid.errors import InputError
     from slotgrid.measure.calibrate.calibrate import calibrate as run
     from slotgrid.measure.calibrate.calibrate import require_profile
@@ -97,9 +98,12 @@ def calibrate(
     length = max_seq_len or target.known.max_seq_len
     if length is None:
         raise InputError("the server does not say how long a sequence may be; give it with --max-seq-len")
+    served = target.known.max_seq_len
+    if served is not None and length > served:
+        raise InputError(f"--max-seq-len: {length}; the server's sequences have at most {served} tokens")
     asked = Asked(
         max_seq_len=length,
-        buckets=None if buckets is None else whole_numbers(buckets, "--buckets"),
+        buckets=None if buckets is None else ServingConfig(whole_numbers(buckets, "--buckets")).buckets,
         top=top,
         rounds=repeats,
         most_rounds=max(repeats, most_repeats),
