@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo demo-loop test test-slow test-stack lint types unit bench paper clean
+.PHONY: demo demo-loop test test-slow test-stack lint types unit bench paper fidelity clean
 
 # What a new user runs: install and search the published case.
 demo: $(VENV)/.runtime
@@ -36,6 +36,10 @@ bench: $(VENV)/.dev
 # Every row of the published targets: published number, ours, equal or not.
 paper: $(VENV)/.runtime
 	$(BIN)/python examples/reproduce_paper.py
+
+# Predictions against published hardware runs; writes the tables of docs/fidelity.md (about two minutes).
+fidelity: $(VENV)/.runtime
+	$(BIN)/python examples/published_hardware.py --write docs/fidelity.md
 
 # Pinned by hash in requirements/: the same commit gives the same environment.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml

@@ -27,8 +27,6 @@ BEGIN, END = "<!-- published hardware: begin -->", "<!-- published hardware: end
 
 PROFILE = sg.load_profile("rbln-ca25-qwen3-4b")
 ARMS = {own.name: sg.ServingConfig(own.buckets) for own in PROFILE.operating}
-# the plans of these experiments run for 120 s with at most as many clients as the largest artifact has slots
-MOST_SESSIONS = 16
 LOW_LOAD = 12
 
 
@@ -73,15 +71,15 @@ class Cell:
 
 
 def steady_cells(*, without: tuple[str, ...] = (), clock: str = "operating", ensemble: int | None = None) -> list[Cell]:
-    """Every cell of multi_turn_cells.csv with at most 16 clients, predicted from single runs or ensemble means."""
+    """Every cell of multi_turn_cells.csv, predicted from single runs or ensemble means."""
     workload = sg.load_workload("tracelab-multi-turn")
     index = {row["plan_id"]: row for row in rows("plan_index.csv")}
     loads: dict[tuple[str, int, str], list[list[SteadyLoad]]] = defaultdict(list)
     for row in rows("multi_turn_replicates.csv"):
-        sessions = int(row["n_sessions"])
         # replicates 5 to 9 were measured for another comparison and have no cost
-        if sessions > MOST_SESSIONS or row["plan_id"] not in index or int(row["replicate"]) > 4:
+        if int(row["replicate"]) > 4:
             continue
+        sessions = int(row["n_sessions"])
         drawn = index[row["plan_id"]]
         plan = workload.draw(
             clients=sessions,
@@ -101,18 +99,16 @@ def steady_cells(*, without: tuple[str, ...] = (), clock: str = "operating", ens
     cells = []
     for row in rows("multi_turn_cells.csv"):
         key = (row["experiment"], int(row["n_sessions"]), row["config"])
-        if key not in loads:
-            continue
-        base = loads.get((*key[:2], "BASE"))
+        base = loads[*key[:2], "BASE"]
         observed = row["cost_ratio_vs_base_median"]
         low, high = row["cost_ratio_ci_low"], row["cost_ratio_ci_high"]
-        known = base is not None and observed != "" and row["config"] != "BASE"
+        known = observed != "" and row["config"] != "BASE"
         cells.append(
             Cell(
                 *key,
                 reuse=_pooled(loads[key], lambda s: s.reused or 0, lambda s: s.later_turns),
                 reuse_observed=float(row["reuse_observed"]),
-                ratio=_cost(loads[key]) / _cost(base) if known and base is not None else None,
+                ratio=_cost(loads[key]) / _cost(base) if known else None,
                 ratio_observed=float(observed) if known else None,
                 resolved=known and low != "" and not float(low) <= 1 <= float(high),
             )

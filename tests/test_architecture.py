@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "engine": {"plan", "profile", "run"},
     "stacks": {"profile", "run"},
     "diagnose": {"profile", "run"},
-    "search": {"plan", "engine", "profile", "workload"},
+    # a capacity is found on windows of runs
+    "search": {"plan", "run", "engine", "profile", "workload"},
     # depends on nothing but its extra: a server must not know what is measured with it
     "serve": set(),
     # an in-process replay needs the engine room's rule sets (turnaround) and the static engine itself

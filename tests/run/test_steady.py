@@ -155,5 +155,7 @@ def test_bad_windows_are_named(profile: sg.StackProfile, plan: sg.InputPlan, two
 
 def test_percentiles_are_values_that_occurred() -> None:
     spread = Spread.of(np.array([3.0, 1.0, 2.0]), np.array([1, 98, 1]))
-    assert spread == Spread(1.0, 1.0, 2.0, 100)
+    assert spread is not None
+    assert (spread.p50_s, spread.p95_s, spread.p99_s, spread.count) == (1.0, 1.0, 2.0, 100)
+    assert [spread.within(limit) for limit in (0.5, 1.0, 2.5, 3.0)] == [0, 98, 99, 100]
     assert Spread.of(np.array([])) is None

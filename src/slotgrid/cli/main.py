@@ -10,7 +10,21 @@ import typer
 from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
-from slotgrid.cli import calibrate, compile, diagnose, plan, profile, rbln, replay, search, serve, simulate, workload
+from slotgrid.cli import (
+    calibrate,
+    capacity,
+    compile,
+    diagnose,
+    plan,
+    profile,
+    rbln,
+    replay,
+    search,
+    serve,
+    simulate,
+    steady,
+    workload,
+)
 from slotgrid.errors import SlotgridError
 
 # what a shell reports for a process that ctrl-c ended
@@ -30,6 +44,8 @@ app.add_typer(profile.app, name="profile")
 app.add_typer(rbln.app, name="rbln")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("capacity")(capacity.capacity)
+app.command("steady")(steady.steady)
 app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)

@@ -6,8 +6,8 @@ window's steps plus the priced prefill of its requests, over those requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,14 @@ class Spread:
     p95_s: float
     p99_s: float
     count: int
+    # what they were taken from: values ascending, and how many lie up to each
+    _values_s: Floats = field(repr=False, compare=False)
+    _upto: Ints = field(repr=False, compare=False)
+
+    def within(self, limit_s: float) -> int:
+        """How many of the values are at most ``limit_s``."""
+        at = int(np.searchsorted(self._values_s, limit_s, "right"))
+        return int(self._upto[at - 1]) if at else 0
 
     @classmethod
     def of(cls, values_s: Floats, weights: Ints | None = None) -> Spread | None:
@@ -49,11 +57,21 @@ class Spread:
             return None
         total = int(upto[-1])
         p50, p95, p99 = (float(values[np.searchsorted(upto, q * total / 100)]) for q in PERCENTILES)
-        return cls(p50, p95, p99, total)
+        return cls(p50, p95, p99, total, values, upto)
 
     def to_dict(self) -> dict[str, Any]:
         """The percentiles as JSON values."""
         return {"p50_s": self.p50_s, "p95_s": self.p95_s, "p99_s": self.p99_s, "count": self.count}
+
+
+def pooled_p95_s(spreads: Sequence[Spread | None]) -> float | None:
+    """95th percentile over the values of several windows together; None without any."""
+    known = [spread for spread in spreads if spread is not None]
+    if not known:
+        return None
+    counts = [np.diff(spread._upto, prepend=0) for spread in known]
+    pooled = Spread.of(np.concatenate([spread._values_s for spread in known]), np.concatenate(counts))
+    return None if pooled is None else pooled.p95_s
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,14 @@ WARMUP_TURNS = 2
 EVALUATION_S = 120.0
 
 
+class PlanTooShort(InputError):
+    """The plan ends inside the window; ``sessions_per_client`` would about last."""
+
+    def __init__(self, text: str, sessions_per_client: int) -> None:
+        super().__init__(text)
+        self.sessions_per_client = sessions_per_client
+
+
 @dataclass(frozen=True)
 class Window:
     """From ``start_s`` (the end of the warm-up) to ``end_s``, seconds from the start of the run; the end excluded."""
@@ -57,7 +65,7 @@ def warmup_end_s(client: Ints, finish_s: Floats, clients: int, cycle_s: float) -
 
 
 def check_lasting(window: Window, last_finish_s: Floats, sessions_per_client: int) -> None:
-    """Raise InputError when a client ran out of sessions before the window ended.
+    """Raise PlanTooShort when a client ran out of sessions before the window ended.
 
     last_finish_s: float64[C], when each client finished its last session; the message says how many sessions per
     client would have lasted.
@@ -66,9 +74,9 @@ def check_lasting(window: Window, last_finish_s: Floats, sessions_per_client: in
     if shortest_s >= window.end_s:
         return
     # the slowest sessions seen decide the pace; a tenth more, since the next ones may be shorter
-    needed = math.ceil(1.1 * sessions_per_client * window.end_s / shortest_s)
-    raise InputError(
+    needed = max(math.ceil(1.1 * sessions_per_client * window.end_s / shortest_s), sessions_per_client + 1)
+    raise PlanTooShort(
         f"window: client {int(last_finish_s.argmin())} runs out of sessions at {shortest_s:.1f} s, the window ends at "
-        f"{window.end_s:.1f} s; about {max(needed, sessions_per_client + 1)} sessions per client are needed, "
-        f"the plan has {sessions_per_client}"
+        f"{window.end_s:.1f} s; about {needed} sessions per client are needed, the plan has {sessions_per_client}",
+        needed,
     )
