@@ -15,6 +15,7 @@ from slotgrid.cli import (
     capacity,
     compile,
     diagnose,
+    measure,
     plan,
     profile,
     rbln,
@@ -51,6 +52,7 @@ app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
 app.command("calibrate")(calibrate.calibrate)
+app.command("measure")(measure.measure)
 
 
 def _version(value: bool) -> None:

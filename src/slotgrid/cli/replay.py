@@ -25,9 +25,10 @@ def replay(
     cycle: Annotated[
         str | None, typer.Option(help="Cycle of a steady-load plan; the warm-up takes three (default: the plan's).")
     ] = None,
-    evaluation: Annotated[
+    window: Annotated[
         str | None, typer.Option(help="Evaluate for so long after the warm-up (e.g. 120s) and send nothing after it.")
     ] = None,
+    warmup: Annotated[str | None, typer.Option(help="Warm-up with unit, instead of the rule.")] = None,
     token_times: Annotated[bool, typer.Option(help="Keep the time of every token.")] = True,
     metrics: Annotated[bool, typer.Option(help="Keep the server's /metrics from before and after.")] = True,
     prompts: Annotated[
@@ -67,14 +68,14 @@ def replay(
     if (base_url is None) == (artifact is None) and not (dry_run and artifact is None):
         raise InputError("give either --base-url (a server) or --artifact (made by slotgrid compile)")
     plan = load_plan(path)
-    window = _window(plan, cycle, evaluation)
+    rule = _window(plan, cycle, warmup, window)
     if dry_run:
-        _dry_run(plan, window, as_json)
+        _dry_run(plan, rule, as_json)
         return
     if output is None:
         raise InputError("-o is missing; give a directory for the run")
     if artifact is not None:
-        for option, value in (("--evaluation", evaluation), ("--cycle", cycle), ("--model", model)):
+        for option, value in (("--window", window), ("--model", model)):
             if value is not None:
                 raise InputError(f"{option} goes with --base-url, not with --artifact")
         run = _in_process(plan, artifact, output, clock, rules, slots, max_running, seconds(turnaround, "--turnaround"))
@@ -97,7 +98,7 @@ def replay(
             retries=retries,
             prompts=prompts,
             metrics=metrics,
-            window=window,
+            window=rule,
         )
         run = _over_http(plan, endpoint, output, options)
     note(f"run written to {output}")
@@ -105,19 +106,26 @@ def replay(
     _end(run)
 
 
-def _window(plan: InputPlan, cycle: str | None, evaluation: str | None) -> Any:
+def _window(plan: InputPlan, cycle: str | None, warmup: str | None, window: str | None) -> Any:
     """The window rule the options ask for, or None."""
     from slotgrid.errors import InputError
     from slotgrid.measure.options import WindowRule
 
-    if evaluation is None:
-        if cycle is not None:
-            raise InputError("--cycle is of a window; give --evaluation, too")
+    for option, value in (("--cycle", cycle), ("--warmup", warmup)):
+        if value is not None and window is None:
+            raise InputError(f"{option} is of a window; give --window, too")
+    evaluation_s, cycle_s, warmup_s = (
+        seconds(window, "--window"),
+        seconds(cycle, "--cycle"),
+        seconds(warmup, "--warmup"),
+    )
+    if evaluation_s is None:
         return None
-    evaluation_s = seconds(evaluation, "--evaluation")
-    assert evaluation_s is not None
-    cycle_s = seconds(cycle, "--cycle")
-    return WindowRule(plan.cycle_s if cycle_s is None else cycle_s, evaluation_s)
+    if cycle_s is None:
+        cycle_s = plan.cycle_s if warmup_s is None else 0.0
+    rule = WindowRule(cycle_s, evaluation_s, warmup_s)
+    rule.check(plan)
+    return rule
 
 
 def _in_process(

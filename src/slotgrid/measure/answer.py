@@ -9,16 +9,24 @@ from typing import Any
 
 # a server error is shown in one line of a report
 _LONGEST_ERROR = 200
+_MARKS = (b"\ndata: [DONE]", b"\ndata:[DONE]")
+_MARK_BYTES = max(map(len, _MARKS))
 
 
 @dataclass
 class Answer:
     """What one request got. Times in seconds as given to :meth:`feed`, lengths in tokens.
 
+    While it arrives bytes are only kept, with their times, so that hundreds of streams can share one core; everything
+    but ``ended`` and ``events`` is known after :meth:`close`.
+
+    ended: the end mark was seen. events: how many came, about: a token each, and one or two at the end.
     token_times_s: when each token arrived; where the server does not tell token ids, when each piece of text did.
-    token_ids: None when the server did not tell them. usage: the server's, or None. done: its end mark was seen.
+    token_ids: None when the server did not tell them. usage: the server's, or None.
     """
 
+    ended: bool = False
+    events: int = 0
     request_id: str | None = None
     model: str | None = None
     token_times_s: list[float] = field(default_factory=list)
@@ -26,17 +34,30 @@ class Answer:
     usage: Mapping[str, Any] | None = None
     finish_reason: str | None = None
     error: str | None = None
-    done: bool = False
     _text: list[str] = field(default_factory=list)
-    _rest: bytes = b""
+    _pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    # a line cannot begin inside JSON, so a mark after a line break is one; the first line has one before it, too
+    _tail: bytes = b"\n"
 
     def feed(self, data: bytes, at_s: float) -> None:
-        """Take bytes of a server-sent event stream that arrived at ``at_s``."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._event(line[5:].strip(), at_s)
+        """Keep bytes of a server-sent event stream that arrived at ``at_s``."""
+        self._pieces.append((at_s, data))
+        self.events += data.count(b"\n\n")
+        seen = self._tail + data
+        if any(mark in seen for mark in _MARKS):
+            self.ended = True
+        self._tail = seen[-_MARK_BYTES:]
+
+    def close(self) -> None:
+        """Read what was kept. A line that was cut off is left out."""
+        rest = b""
+        for at_s, data in self._pieces:
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                if line.startswith(b"data:"):
+                    self._event(line[5:].strip(), at_s)
+        self._pieces.clear()
 
     @property
     def text(self) -> str:
@@ -60,7 +81,6 @@ class Answer:
 
     def _event(self, data: bytes, at_s: float) -> None:
         if data == b"[DONE]":
-            self.done = True
             return
         try:
             value = json.loads(data)

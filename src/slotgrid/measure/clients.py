@@ -22,7 +22,6 @@ from slotgrid.run.window import Window, check_lasting, warmup_end_s
 if TYPE_CHECKING:
     import aiohttp
 
-_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 30.0
 _FEWEST_FAILURES = 3
 # words are drawn from these when prompts are text
@@ -82,6 +81,8 @@ class Clients:
         self.retried = 0
         self.window: Window | None = None
         self.stopped_by: str | None = None
+        # when the last request was handed over to be sent
+        self.last_sent_s = 0.0
         self.exhausted: list[int] = []
         # in a server's log, requests of two replays must not share ids
         self.run_tag = uuid.uuid4().hex[:8]
@@ -105,6 +106,9 @@ class Clients:
     async def run(self) -> None:
         """Run to the end of the plan or the window, or until stopped. Raises what went wrong besides requests."""
         self._origin = time.monotonic()
+        rule = self.options.window
+        if rule is not None and rule.warmup_s is not None:
+            self._begin_window(rule.warmup_s, rule)
         self._tasks = [asyncio.ensure_future(self._client(c)) for c in range(len(self.plan.clients))]
         try:
             results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -212,6 +216,7 @@ class Clients:
         first_call = outcome.called
         attempts = 0
         self._in_flight.add(c)
+        self.last_sent_s = max(self.last_sent_s, self._time(first_call))
         try:
             while True:
                 attempts += 1
@@ -227,7 +232,11 @@ class Clients:
                 if outcome.error is None or not outcome.again or attempts > self.options.retries or self._over():
                     break
                 self.retried += 1
-                wait_s = _BACKOFF_S * 2 ** (attempts - 1) if outcome.retry_after_s is None else outcome.retry_after_s
+                wait_s = (
+                    self.options.backoff_s * 2 ** (attempts - 1)
+                    if outcome.retry_after_s is None
+                    else outcome.retry_after_s
+                )
                 await asyncio.sleep(min(wait_s, _LONGEST_BACKOFF_S))
                 if self._over():
                     break
@@ -240,6 +249,11 @@ class Clients:
             self._in_flight.discard(c)
         self._write(c, index, session, t, name, outcome, due, first_call, attempts, planned_prompt)
         return outcome
+
+    def _backoff_s(self, outcome: Outcome, attempts: int) -> float:
+        asked_s = outcome.retry_after_s
+        wait_s = self.options.backoff_s * 2 ** (attempts - 1) if asked_s is None else asked_s
+        return min(wait_s, _LONGEST_BACKOFF_S)
 
     # --- what a request leaves ----------------------------------------------------------------------
 
@@ -329,8 +343,10 @@ class Clients:
         if any(place.finished < 2 for place in self._places):
             return
         start_s = self._warmup_end(rule)
-        if start_s is None:
-            return
+        if start_s is not None:
+            self._begin_window(start_s, rule)
+
+    def _begin_window(self, start_s: float, rule: WindowRule) -> None:
         self.window = Window(start_s, start_s + rule.evaluation_s)
         wait_s = self._origin + self.window.end_s - time.monotonic()
         self._end = asyncio.get_running_loop().call_later(max(0.0, wait_s), self._window_over)
@@ -353,7 +369,8 @@ class Clients:
     def _run_out(self, c: int) -> None:
         """A client has no session left. With a window that is not over yet the run cannot be used."""
         rule = self.options.window
-        if rule is None or self._over():
+        # in an open loop a client has one session and others come after it
+        if rule is None or self.plan.open_loop or self._over():
             return
         now_s = time.monotonic() - self._origin
         self.exhausted.append(c)

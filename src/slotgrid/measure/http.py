@@ -5,12 +5,13 @@ Needs aiohttp, imported when a connection is opened.
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import json
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 _AGAIN = frozenset({429, 500, 502, 503, 504})
 _CONNECT_S = 10.0
 _PAGE_S = 30.0
-# an answer this much longer than asked is not going to end
-_TOO_MANY_TOKENS = 1
+_REST_S = 1.0
+# besides tokens: usage, the end mark; an answer with more of them is not going to end
+_MORE_EVENTS = 4
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,6 @@ async def ask(
     *,
     max_tokens: int,
     headers: Mapping[str, str] | None = None,
-    on_first: Callable[[], None] | None = None,
 ) -> Outcome:
     """Send one streaming request to ``/v1/completions`` and read its answer to the end. Never raises but for
     cancellation; a cancelled request's connection is closed."""
@@ -140,22 +141,33 @@ async def ask(
                 await _refused(outcome, response)
                 return outcome
             async for data in response.content.iter_any():
-                first = not answer.token_times_s
                 answer.feed(data, time.monotonic())
-                if first and answer.token_times_s and on_first is not None:
-                    on_first()
-                if answer.done or answer.error or len(answer.token_times_s) > max_tokens + _TOO_MANY_TOKENS:
+                if answer.ended or answer.events > max_tokens + _MORE_EVENTS:
                     break
+            outcome.finished = time.monotonic()
+            answer.close()
             _judge(outcome, max_tokens)
-            if outcome.error is not None:
+            if outcome.error is None:
+                await _read_rest(response)
+            else:
                 # whatever the server still sends is not wanted
                 response.close()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         _failed(outcome, error, endpoint)
     finally:
-        outcome.finished = time.monotonic()
+        outcome.finished = outcome.finished or time.monotonic()
+        answer.close()
         outcome.sent = made.get("sent")
     return outcome
+
+
+async def _read_rest(response: aiohttp.ClientResponse) -> None:
+    """The end of the transfer, which keeps the connection open for the next request; not worth waiting long for."""
+    try:
+        async with asyncio.timeout(_REST_S):
+            await response.content.read()
+    except TimeoutError:
+        response.close()
 
 
 def _judge(outcome: Outcome, max_tokens: int) -> None:
@@ -164,7 +176,7 @@ def _judge(outcome: Outcome, max_tokens: int) -> None:
         _set(outcome, "error in the stream", answer.error)
     elif len(answer.token_times_s) > max_tokens:
         _set(outcome, "longer than asked", f"more than max_tokens {max_tokens} tokens")
-    elif not answer.done:
+    elif not answer.ended:
         _set(outcome, "cut stream", f"the stream ended after {len(answer.token_times_s)} tokens without its end mark")
 
 
@@ -195,6 +207,7 @@ def retry_after(text: str | None, now_s: float) -> float | None:
 def _failed(outcome: Outcome, error: BaseException, endpoint: Endpoint) -> None:
     import aiohttp
 
+    outcome.answer.close()
     tokens = len(outcome.answer.token_times_s)
     after = f" after {tokens} tokens" if outcome.status == 200 else ""
     # the text of an OSError without its number and address, which name the same server again and again

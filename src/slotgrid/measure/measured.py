@@ -51,7 +51,7 @@ def measured_run(*, plan: InputPlan, clients: Clients, lag: ClientLag, details: 
             if window is None or rule is None
             else {"start_s": window.start_s, "end_s": window.end_s, "cycle_s": rule.cycle_s},
             "exhausted_clients": clients.exhausted,
-            "last_sent_s": max(sent, default=None),
+            "last_sent_s": clients.last_sent_s if rows else None,
             "failures": dict(clients.failures),
             "http_errors": clients.http_errors,
             "retries": clients.retried,
@@ -68,7 +68,7 @@ def invalid_reasons_of(clients: Clients) -> list[str]:
     if clients.stopped_by not in GOOD_ENDS:
         reasons.append(str(clients.stopped_by))
     elif clients.options.window is not None and clients.stopped_by != "window":
-        reasons.append("the plan ended before the window did")
+        reasons.append("the plan ended before the window did; it needs more sessions")
     for kind, count in clients.failures.most_common():
         plural = "requests" if count > 1 else "request"
         reasons.append(f"{count} {plural}: {kind} (first: {clients.first_failure[kind]})")

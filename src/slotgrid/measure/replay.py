@@ -65,6 +65,8 @@ def replay_over_http(
     if window is not None:
         changes["window"] = window
     chosen = replace(chosen, **changes)
+    if chosen.window is not None:
+        chosen.window.check(plan)
     if output is not None:
         check_free(Path(output))
         return asyncio.run(_replay(plan, endpoint, Path(output), chosen, traits, progress, watch))
@@ -153,8 +155,10 @@ async def _replay(
             "client": {"slotgrid": __version__, "python": platform.python_version(), "host": platform.node()},
         },
     )
-    with _as_run_error():
+    try:
         save_run(run, folder)
+    except InputError as error:
+        raise RunError("; ".join([*invalid_reasons(run), str(error)])) from None
     return run
 
 
@@ -181,17 +185,18 @@ def _as_run_error() -> Iterator[None]:
 
 @contextmanager
 def _on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """The first signal ends the run in order, the second one at once. Only where signals can be had (main thread)."""
+    """A signal ends the run in order; whoever handled it before does so again afterwards. Not in other threads than the
+    main one: only that gets signals."""
     loop = asyncio.get_running_loop()
-    added = []
-    try:
+    before = {}
+    with suppress(RuntimeError, ValueError, NotImplementedError):
         for number in _SIGNALS:
+            handler = signal.getsignal(number)
             loop.add_signal_handler(number, stop, number.name)
-            added.append(number)
-    except (RuntimeError, ValueError, NotImplementedError):
-        pass
+            before[number] = handler
     try:
         yield
     finally:
-        for number in added:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from slotgrid.measure.arms import Progress
 from slotgrid.measure.clients import Status
 
 
@@ -21,6 +22,28 @@ def replay_display(label: str = "replay") -> Iterator[Callable[[Status], None] |
     console = Console(stderr=True, highlight=False, markup=False)
     with Live(console=console, transient=True, refresh_per_second=5) as live:
         yield lambda status: live.update(status_line(status, label))
+
+
+@contextmanager
+def measure_display(
+    note: Callable[[str], None],
+) -> Iterator[tuple[Callable[[Progress], None] | None, Callable[[str], None]]]:
+    """What to call with a measurement's progress (None when stderr is not a terminal) and with its notes."""
+    if not sys.stderr.isatty():
+        yield None, note
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with Live(console=console, transient=True, refresh_per_second=5) as live:
+        yield (lambda progress: live.update(progress_line(progress))), console.print
+
+
+def progress_line(progress: Progress) -> str:
+    """``condition 2 of 6, BASE r0: replaying 12 s: ...``."""
+    head = f"condition {progress.condition + 1} of {progress.conditions}, {progress.arm} r{progress.replicate}: "
+    return head + (progress.phase if progress.replay is None else status_line(progress.replay, progress.phase))
 
 
 def status_line(status: Status, label: str = "replay") -> str:

@@ -220,10 +220,20 @@ def find_window(
             raise InputError("window: a client has fewer than two turns; the warm-up needs two of every client")
         warmup_s = found
     window = Window(warmup_s, warmup_s + evaluation_s)
-    last = np.full(clients, -np.inf)
-    np.maximum.at(last, client, finish_s)
-    check_lasting(window, last, min(len(c.sessions) for c in plan.clients))
+    check_lasting(window, _run_out_s(run, plan, client), min(len(c.sessions) for c in plan.clients))
     return window
+
+
+def _run_out_s(run: Run, plan: InputPlan, client: Ints) -> Floats:
+    """When each client finished the last turn it has in the plan; infinity where it did not, as at the end of a
+    measured window."""
+    last_session = np.cumsum([len(c.sessions) for c in plan.clients]) - 1
+    last_turn = np.array([len(c.sessions[-1].turns) - 1 for c in plan.clients])
+    session, turn = run.requests["session"].to_numpy(), run.requests["turn"].to_numpy()
+    ends = (session == last_session[client]) & (turn == last_turn[client])
+    out = np.full(len(plan.clients), np.inf)
+    out[client[ends]] = run.requests["finish_s"].to_numpy()[ends]
+    return out
 
 
 def steady_load(run: Run, window: Window, *, decode_price: DecodePrice, prefill_price: PrefillPrice) -> SteadyLoad:

@@ -16,7 +16,7 @@ from slotgrid.run.readers import directory
 from slotgrid.run.readers.aiperf import AIPERF
 from slotgrid.run.readers.client_events import with_events
 from slotgrid.run.readers.directory import Found
-from slotgrid.run.readers.event_log import run_from_events
+from slotgrid.run.readers.event_log import run_from_events, states_config
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
 from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
@@ -59,7 +59,7 @@ def read_run(
         saved = load_run(found.folder)
         if saved.source == "simulated" or saved.steps is not None or not (found.logs or found.events):
             return saved
-        if not found.logs:
+        if found.events and (not found.logs or states_config(found.events[0])):
             return with_events(saved, _one_event_log(found))
         return _Assembly(found, given, progress, saved).run()
     if found.events and not found.logs:

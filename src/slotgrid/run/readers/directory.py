@@ -27,7 +27,11 @@ EXPECTED = (
 )
 # the multi-turn keys include two-turn ones, and ours would match neither
 _SHAPES: tuple[Shape, ...] = (MULTI_TURN, TWO_TURN, OURS, AIPERF)
-_NOT_READ = {"expected.json", "provenance.json"}
+_NOT_READ = {
+    *("expected.json", "provenance.json"),
+    # of a condition of slotgrid measure
+    *("condition.json", "server.json", "artifact.json", "versions.txt", "stop.txt"),
+}
 
 
 @dataclass

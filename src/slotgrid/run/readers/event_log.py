@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,16 @@ def _told(name: str, sessions: Mapping[str, tuple[int, int]]) -> tuple[int, int]
             return sessions[name]
         name = name.rpartition("-")[0]
     return None, None
+
+
+def states_config(path: Path) -> bool:
+    """Whether an event log says itself what served, so that no other log is needed."""
+    try:
+        with open(path, "rb") as stream:
+            event = json.loads(stream.readline())
+    except (OSError, ValueError):
+        return False
+    return isinstance(event, dict) and event.get("event") == "start" and "config" in event
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:

@@ -1,0 +1,96 @@
+"""Streamed answers: whatever the pieces the bytes arrive in, the same tokens, times and usage."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotgrid.measure.answer import Answer, error_text
+
+
+def stream(*values: object) -> bytes:
+    return b"".join(b"data: " + (v if isinstance(v, bytes) else json.dumps(v).encode()) + b"\n\n" for v in values)
+
+
+def piece(text: str, ids: list[int] | None = None, reason: str | None = None) -> dict[str, object]:
+    choice: dict[str, object] = {"text": text, "finish_reason": reason}
+    return {"id": "cmpl-a", "choices": [choice if ids is None else {**choice, "token_ids": ids}], "usage": None}
+
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 0}}
+WHOLE = stream(
+    piece(" a", [1]), piece("", [2]), piece(" bé", [3], "length"), {"choices": [], "usage": USAGE}, b"[DONE]"
+)
+
+
+@given(st.lists(st.integers(0, len(WHOLE)), max_size=8))
+def test_any_split_of_the_bytes_gives_the_same_answer(cuts: list[int]) -> None:
+    answer = Answer()
+    edges = [0, *sorted(cuts), len(WHOLE)]
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        answer.feed(WHOLE[begin:end], float(number))
+    assert answer.ended
+    answer.close()
+    assert (answer.text, answer.token_ids, answer.error) == (" a bé", [1, 2, 3], None)
+    assert (answer.prompt_tokens, answer.output_tokens, answer.cached_tokens) == (9, 3, 0)
+    assert (answer.request_id, answer.finish_reason) == ("cmpl-a", "length")
+    assert len(answer.token_times_s) == 3
+    assert answer.token_times_s == sorted(answer.token_times_s)
+
+
+def test_pieces_without_ids_count_but_not_an_empty_last_one() -> None:
+    answer = Answer()
+    answer.feed(stream(piece(" a"), piece(""), piece("", reason="stop"), b"[DONE]"), 1.0)
+    answer.close()
+    assert (answer.token_ids, answer.output_tokens, answer.finish_reason) == (None, 2, "stop")
+    # nobody said how much was cached: not observable
+    assert answer.cached_tokens is None
+
+
+def test_several_tokens_in_one_piece_arrived_together() -> None:
+    answer = Answer()
+    answer.feed(stream(piece(" a b", [1, 2])), 0.5)
+    answer.feed(stream(piece(" c", [3])), 0.75)
+    answer.close()
+    assert answer.token_times_s == [0.5, 0.5, 0.75]
+
+
+def test_an_end_mark_that_was_generated_is_not_one() -> None:
+    answer = Answer()
+    answer.feed(stream(piece("data: [DONE]", [1]), piece("\ndata: [DONE]\n\n", [2])), 1.0)
+    assert not answer.ended
+    answer.feed(stream(b"[DONE]"), 2.0)
+    assert answer.ended
+
+
+def test_a_line_that_is_cut_off_is_left_out() -> None:
+    answer = Answer()
+    answer.feed(stream(piece(" a", [1]), piece(" b", [2]))[:-20], 1.0)
+    answer.close()
+    assert (answer.token_ids, answer.error, answer.ended) == ([1], None, False)
+
+
+def test_errors_and_nonsense_in_a_stream_are_named() -> None:
+    for content, said in (
+        (stream({"error": {"message": "engine  died\nbadly"}}), "engine died badly"),
+        (b"data: {nonsense\n\n", "not JSON"),
+        (b"data: [1]\n\n", "not an object"),
+    ):
+        answer = Answer()
+        answer.feed(content, 0.0)
+        answer.close()
+        assert said in (answer.error or "")
+    answer = Answer()
+    # of a wrong shape, but harmless: nothing is taken from it
+    answer.feed(stream({"choices": 3, "usage": [], "id": 4}, {"choices": [7, {"text": 1, "token_ids": ["x"]}]}), 0.0)
+    answer.close()
+    assert (answer.error, answer.token_ids, answer.usage, answer.request_id) == (None, None, None, None)
+
+
+def test_an_error_page_becomes_one_short_line() -> None:
+    assert error_text({"error": {"message": "no"}}) == "no"
+    assert error_text("<html>\n big\t page") == "<html> big page"
+    assert len(error_text("x" * 5000)) == 200

@@ -1,0 +1,350 @@
+"""Measuring arms on servers that are processes: a fresh one for each condition, whatever happens to the last."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slotgrid as sg
+from slotgrid.cli.main import run
+from slotgrid.errors import InputError
+from slotgrid.measure.arms import ConditionResult, load_arms, measure_arms
+from slotgrid.measure.server_process import ServerProcess, end_leftover
+from slotgrid.measure.validity import problems
+from tests.conftest import ROOT, Command, assert_one_line_error
+from tests.measure.stub import PATIENCE_S
+from tests.measure.test_replay import chain, plan_of, rows_of
+
+STUB = Path(__file__).parent / "stub_server.py"
+PLAN = plan_of([chain((20, 3, 0.0), (5, 2, 0.0))], [chain((30, 3, 0.0))])
+
+
+def write_arms(folder: Path, modes: dict[str, str], plans: int = 1, top: str = "", each: str = "") -> Path:
+    """An ARMS.toml for the double: an arm for each name, in the given mode."""
+    text = f"plans = {[f'plan{r}.json' for r in range(plans)]}\nseed = 3\n{top}\n"
+    for name, mode in modes.items():
+        command = ["sleep", "1000"] if mode == "deaf" else [sys.executable, str(STUB), "{port}", mode]
+        text += f'[[arm]]\nname = "{name}"\nstart = {json.dumps(command)}\n'
+        text += f'env = {{ PYTHONPATH = "{ROOT}", ARM_SETTING = "{{arm}}-{{replicate}}" }}\n{each}\n'
+    for r in range(plans):
+        sg.InputPlan(f"p{r}", PLAN.clients).save(folder / f"plan{r}.json")
+    (folder / "arms.toml").write_text(text)
+    return folder / "arms.toml"
+
+
+def measure(folder: Path, *args: Any, **options: Any) -> list[ConditionResult]:
+    return measure_arms(arms=load_arms(write_arms(folder, *args, **options)), output=folder / "out")
+
+
+def starts(folder: Path) -> list[list[str]]:
+    """(pid, mode, port, setting) of every server that was started."""
+    return [line.split() for line in (folder / "starts.txt").read_text().splitlines()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_every_arm_runs_every_plan_on_a_fresh_server(tmp_path: Path) -> None:
+    compile_ = [sys.executable, "-c", "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(); "]
+    compile_[2] += "(p / 'rbln_config.json').write_text('{\"batch_size\": 8}'); print('compiled')"
+    each = f'artifact = "{{}}"\ncompile = {json.dumps([*compile_, "{artifact}"])}\nversions = ["echo", "stub 1.0"]'
+    file = write_arms(tmp_path, {"BASE": "ok", "TUNED": "ok"}, plans=2)
+    text = file.read_text()
+    for name in ("BASE", "TUNED"):
+        text = text.replace(f'name = "{name}"', f'name = "{name}"\n{each.replace("{}", f"made-{name}")}')
+    file.write_text(text)
+    arms = load_arms(file)
+    results = measure_arms(arms=arms, output=tmp_path / "out")
+    assert [result.reasons for result in results] == [()] * 4
+    assert [(result.replicate, result.arm) for result in results] == [
+        (r, name) for r, names in enumerate(arms.order) for name in names
+    ]
+    index = json.loads((tmp_path / "out" / "measure.json").read_text())
+    assert (index["order"], index["seed"]) == (arms.order, 3)
+    started = starts(tmp_path)
+    assert [entry[3] for entry in started] == [f"{result.arm}-{result.replicate}" for result in results]
+    assert len({entry[0] for entry in started}) == 4
+    assert not any(alive(int(entry[0])) for entry in started)
+    for result, (_, _, port, _) in zip(results, started, strict=True):
+        folder = tmp_path / "out" / result.arm / f"r{result.replicate}"
+        assert result.folder == str(folder)
+        assert json.loads((folder / "condition.json").read_text()) == result.to_dict()
+        assert (result.exit_code, result.ended, result.versions, result.attempts) == (-15, "TERM", "stub 1.0", 1)
+        assert (result.port, result.plan_sha256) == (int(port), index["plans"][result.replicate]["sha256"])
+        assert {
+            "server.log",
+            "plan.json",
+            "run.json",
+            "requests.jsonl",
+            "metrics-before.prom",
+            "metrics-after.prom",
+        } <= {path.name for path in folder.iterdir()}
+        assert json.loads((folder / "rbln_config.json").read_text()) == {"batch_size": 8}
+        assert sg.diagnose(folder).run.requests.height == PLAN.turn_count
+    compiled = json.loads((tmp_path / "out" / "BASE" / "compile.json").read_text())
+    assert compiled["exit_code"] == 0
+    assert (tmp_path / "out" / "BASE" / "compile.log").read_text() == "compiled\n"
+    # called again: everything is read, nothing is started or compiled
+    assert measure_arms(arms=arms, output=tmp_path / "out") == results
+    assert len(starts(tmp_path)) == 4
+
+
+FAULTS = {
+    "broken": "the server ended by itself (exit code 3): no device found (while starting)",
+    "deaf": "the server was not ready within 0.3 s (http://127.0.0.1:{port}/health: no answer)",
+    "dies": "the server ended by itself (exit code 7): device lost",
+    "hangs": "2 requests: silence",
+}
+
+
+@pytest.mark.parametrize("mode", FAULTS)
+def test_a_failing_server_is_named_run_once_more_and_the_rest_goes_on(mode: str, tmp_path: Path) -> None:
+    options = 'ready_timeout = "300ms"' if mode == "deaf" else ""
+    results = measure(tmp_path, {"BAD": mode, "GOOD": "ok"}, top='silence = "300ms"', each=options)
+    by_arm = {result.arm: result for result in results}
+    bad = by_arm["BAD"]
+    assert by_arm["GOOD"].valid or mode == "deaf"
+    assert (bad.valid, bad.attempts) == (False, 2)
+    assert any(reason.startswith(FAULTS[mode].replace("{port}", str(bad.port))) for reason in bad.reasons)
+    first = tmp_path / "out" / "BAD" / "r0.invalid-1"
+    assert json.loads((first / "condition.json").read_text())["attempts"] == 1
+    if mode != "deaf":
+        assert [entry[1] for entry in starts(tmp_path)].count(mode) == 2
+    assert not any(alive(int(entry[0])) for entry in starts(tmp_path))
+
+
+def test_even_a_retried_http_error_makes_a_run_invalid_and_the_rerun_counts(tmp_path: Path) -> None:
+    (result,) = measure(tmp_path, {"BASE": "fails-once"}, top="[replay]\nretries = 1")
+    assert (result.valid, result.attempts) == (True, 2)
+    first = json.loads((tmp_path / "out" / "BASE" / "r0.invalid-1" / "condition.json").read_text())
+    assert any("HTTP 500" in reason for reason in first["reasons"])
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (result,) = measure(tmp_path, {"BASE": "ok"}, top=f"port = {port}")
+    assert result.reasons == (f"port {port} cannot be used: Address already in use",)
+    assert not (tmp_path / "starts.txt").exists()
+
+
+def test_what_cannot_be_started_or_compiled_is_named(tmp_path: Path) -> None:
+    sg.InputPlan("p0", PLAN.clients).save(tmp_path / "plan0.json")
+    (tmp_path / "arms.toml").write_text(
+        'plans = ["plan0.json"]\n'
+        '[[arm]]\nname = "A"\nstart = "no-such-command --port {port}"\n'
+        '[[arm]]\nname = "B"\nstart = "true"\ncompile = "false"\n'
+    )
+    notes: list[str] = []
+    results = measure_arms(arms=load_arms(tmp_path / "arms.toml"), output=tmp_path / "out", note=notes.append)
+    by_arm = {result.arm: result for result in results}
+    assert by_arm["A"].reasons == ("the server cannot be started: no-such-command: No such file or directory",)
+    assert by_arm["B"].reasons == ("compile failed with exit code 1: ",)
+    assert by_arm["B"].attempts == 0
+    assert "B: compiling" in notes
+
+
+def test_a_server_that_ignores_term_is_killed_with_its_workers(tmp_path: Path) -> None:
+    (result,) = measure(tmp_path, {"BASE": "stubborn"}, each='stop_timeout = "200ms"')
+    assert (result.valid, result.exit_code, result.ended) == (True, -9, "KILL")
+    worker = int((tmp_path / "worker.txt").read_text())
+    deadline = time.monotonic() + PATIENCE_S
+    while alive(worker):  # killed already; its adoption and burial may take a moment
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_only_the_very_process_that_was_started_is_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    server = ServerProcess(command, cwd=tmp_path, env={}, folder=tmp_path / "run", log=tmp_path / "log")
+    known = json.loads((tmp_path / "run" / "server.json").read_text())
+    # the same id, started at another time: somebody else's process
+    (tmp_path / "run" / "server.json").write_text(json.dumps({**known, "started_ticks": known["started_ticks"] + 1}))
+    assert end_leftover(tmp_path / "run", 5.0) is None
+    assert server.exit_code is None
+    (tmp_path / "run" / "server.json").write_text(json.dumps(known))
+    assert f"ended the server {server.pid}" in (end_leftover(tmp_path / "run", 5.0) or "")
+    assert server.stop(0.0) == (-15, "by itself")
+    assert end_leftover(tmp_path / "nowhere", 1.0) is None
+
+
+# --- stopped in the middle ------------------------------------------------------------------------------
+
+
+def start_measuring(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "slotgrid", "measure", "arms.toml", "-o", "out", "--json"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_stopped_measurement_goes_on_where_it_was(number: signal.Signals, tmp_path: Path) -> None:
+    file = write_arms(tmp_path, {"A": "hold", "B": "hold"})
+    first, second = load_arms(file).order[0]
+    (tmp_path / f"released-{first}-0").touch()
+    process = start_measuring(tmp_path)
+    # the first condition is finished, the second in the middle of its run
+    wait_for(tmp_path / f"holding-{second}-0", process)
+    done = (tmp_path / "out" / first / "r0" / "condition.json").read_bytes()
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 130)
+    assert "Traceback" not in stderr
+    pid = int(starts(tmp_path)[-1][0])
+    # nothing can clean up behind SIGKILL; the next call does
+    assert alive(pid) is (number == signal.SIGKILL)
+    (tmp_path / f"released-{second}-0").touch()
+    notes: list[str] = []
+    results = measure_arms(arms=load_arms(file), output=tmp_path / "out", note=notes.append)
+    assert [result.valid for result in results] == [True, True]
+    assert not alive(pid)
+    assert notes == ([f"ended the server {pid} that an earlier run left behind"] if number == signal.SIGKILL else [])
+    assert (tmp_path / "out" / first / "r0" / "condition.json").read_bytes() == done
+    assert [entry[3] for entry in starts(tmp_path)] == [f"{first}-0", f"{second}-0", f"{second}-0"]
+    assert (tmp_path / "out" / second / "r0.interrupted-1" / "requests.jsonl").exists()
+    # an interruption is not a run that failed
+    assert results[1].attempts == 1
+
+
+# --- the command line and bad input ----------------------------------------------------------------------
+
+
+def test_the_command_shows_the_order_and_measures(slotgrid: Command, tmp_path: Path) -> None:
+    write_arms(tmp_path, {"A": "ok", "B": "broken"})
+    shown = slotgrid("measure", "arms.toml", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "2 arms, 1 replicates, order drawn with seed 3" in shown.stdout
+    assert not (tmp_path / "starts.txt").exists()
+    done = slotgrid("measure", "arms.toml", "-o", "out")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "slotgrid: error: 1 of 2 conditions are not valid, the first B r0: the server ended by itself"
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["A", "r0", "yes", "1", "TERM,", "-15"] in [row[:6] for row in rows]
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_arms(tmp_path, {"A": "ok"}, plans=2)
+    arguments = ["measure", str(tmp_path / "arms.toml"), "--json"]
+    assert run([*arguments, "--dry-run"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["order"] == [["A"], ["A"]]
+    assert [plan["plan_id"] for plan in planned["plans"]] == ["p0", "p1"]
+    assert run([*arguments, "-o", str(tmp_path / "out")]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["valid"], [entry["replicate"] for entry in data["conditions"]]) == (True, [0, 1])
+
+
+def test_another_measurement_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    measure(tmp_path, {"A": "ok"})
+    for change in ({"seed = 3": "seed = 4"}, {'name = "A"': 'name = "Z"'}):
+        file = write_arms(tmp_path, {"A": "ok"})
+        for old, new in change.items():
+            file.write_text(file.read_text().replace(old, new))
+        with pytest.raises(InputError, match="belongs to another measurement"):
+            measure_arms(arms=load_arms(file), output=tmp_path / "out")
+    file = write_arms(tmp_path, {"A": "ok"})
+    sg.InputPlan("other", PLAN.clients).save(tmp_path / "plan0.json")
+    with pytest.raises(InputError, match="other plans"):
+        measure_arms(arms=load_arms(file), output=tmp_path / "out")
+    with pytest.raises(InputError, match="holds something else already"):
+        measure_arms(arms=load_arms(tmp_path / "arms.toml"), output=tmp_path)
+
+
+GOOD = 'plans = ["plan0.json"]\n[[arm]]\nname = "A"\nstart = "serve --port {port}"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file is empty"),
+        ("plans = [", "arms.toml:"),
+        (GOOD.replace("plans", "plan"), "plans is missing"),
+        (GOOD.replace('["plan0.json"]', "[]"), "expected a list of texts"),
+        (GOOD.replace("plan0", "plan7"), "plan7.json: No such file"),
+        ('plans = ["plan0.json"]', "arm is missing"),
+        (GOOD + 'speed = "fast"\n', "arm[0].speed: unknown key"),
+        (GOOD.replace("{port}", "{prot}"), "{prot} in '{prot}' is not known; allowed: {port}, {artifact}"),
+        (GOOD.replace("{port}", "{artifact}"), "needs artifact, which is not given"),
+        (GOOD.replace('"A"', '"a/b"'), "the name becomes a folder"),
+        (GOOD + '[[arm]]\nname = "A"\nstart = "x"\n', "'A' is there twice"),
+        (GOOD.replace('"serve --port {port}"', '"serve \'"'), "No closing quotation"),
+        (GOOD.replace('"serve --port {port}"', "3"), "expected a list of texts"),
+        (GOOD + 'ready_timeout = "3"\n', "has no unit"),
+        (GOOD + "env = { A = 3 }\n", "expected a table of texts"),
+        ("seed = -1\n" + GOOD, "at least 0"),
+        (GOOD + '[replay]\ncycle = "3s"\n', "give window, too"),
+        (GOOD + '[replay]\nprompts = "x"\n', "allowed: auto, ids, text"),
+        ('format = "slotgrid-arms/9"\n' + GOOD, "allowed: slotgrid-arms/1"),
+    ],
+)
+def test_a_bad_file_is_one_line(text: str, said: str, tmp_path: Path) -> None:
+    PLAN.save(tmp_path / "plan0.json")
+    (tmp_path / "arms.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_arms(tmp_path / "arms.toml")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_commands_are_one_line(slotgrid: Command) -> None:
+    assert_one_line_error(slotgrid("measure", "arms.toml", "-o", "out"), "arms.toml: No such file")
+
+
+# --- may the run be used --------------------------------------------------------------------------------
+
+
+def test_each_check_of_a_finished_run_finds_what_it_is_for(tmp_path: Path) -> None:
+    (result,) = measure(tmp_path, {"A": "ok"})
+    folder = Path(result.folder)
+    plan = sg.load_plan(tmp_path / "plan0.json")
+    assert problems(folder, plan=plan, window=None) == []
+    saved = json.loads((folder / "run.json").read_text())
+
+    def found(**changes: Any) -> str:
+        data = {**saved, **changes.pop("top", {}), "details": {**saved["details"], **changes}}
+        (folder / "run.json").write_text(json.dumps(data))
+        return "; ".join(problems(folder, plan=plan, window=None))
+
+    assert found(stopped_by="window") == "stopped by window, not by its plan"
+    assert found(invalid_reasons=["no"], stopped_by="x") == "no"
+    assert found(http_errors=2) == "2 HTTP errors, retried or not"
+    assert "registered is" in found(top={"plan_sha256": "0"})
+    assert found() == ""
+    other = sg.InputPlan("p0", PLAN.clients[:1])
+    other.save(folder / "plan.json")
+    assert "was changed after the run" in found()
+    plan.save(folder / "plan.json")
+    longer = sg.InputPlan("p0", (*PLAN.clients, PLAN.clients[0]))
+    longer.save(folder / "plan.json")
+    found(top={"plan_sha256": longer.content_sha256})
+    assert problems(folder, plan=longer, window=None) == ["3 of 5 turns have a result"]
+    (folder / "run.json").unlink()
+    assert "run.json" in "; ".join(problems(folder, plan=plan, window=None))
+    assert len(rows_of(folder)) == 3
