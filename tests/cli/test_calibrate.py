@@ -36,7 +36,7 @@ def wait_for_replays(folder: Path, count: int) -> None:
 
 
 def test_killed_and_gone_on_the_rules_are_found(tiny: Path, tmp_path: Path, slotgrid: Command) -> None:
-    arguments = ("--artifact", tiny, "-o", "p.toml", "--seed", "3")
+    arguments = ("--artifact", tiny, "-o", "p.toml", "--seed", "3", "--most-repeats", "5")
     process = start(*arguments, cwd=tmp_path)
     wait_for_replays(tmp_path / "p.calibration", 4)
     process.kill()
@@ -64,9 +64,8 @@ def test_killed_and_gone_on_the_rules_are_found(tiny: Path, tmp_path: Path, slot
         assert quantity.kind == "derived" or (quantity.interval is not None and quantity.conditions)
     plan = sg.InputPlan.from_turns([[(40, 6, 0.0), (8, 4, 0.0)]] * 3)
     assert sg.simulate(profile, sg.ServingConfig((1, 2), slots=3), plan).device_time_s > 0
-    shown = slotgrid("profile", "show", "p.toml")
-    assert "eviction order: fifo by allocation" in shown.stdout
-    assert_one_line_error(slotgrid("calibrate", *arguments), "p.calibration: this calibration is finished", "--again")
+    again = slotgrid("calibrate", *arguments)
+    assert_one_line_error(again, "p.calibration: this calibration is finished", "--again")
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,28 @@ def test_noise_is_in_the_intervals(tmp_path: Path) -> None:
     assert "seed 1" in profile.findings[0].conditions
 
 
+def test_everything_found_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from slotgrid.cli._common import console
+    from slotgrid.cli.main import run as command
+    from slotgrid.report.calibration_table import calibration_report
+
+    result = run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+    calibration_report(result, console())
+    table = capsys.readouterr().out
+    for finding in result.findings:
+        assert finding.name in table
+        assert (finding.value or finding.reason) in table
+    assert "configuration: buckets 1,2,4, 4 slots, at most 4 running" in table
+    monkeypatch.chdir(tmp_path)
+    assert command(["profile", "show", "p.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert "eviction order: fifo by allocation" in shown
+    assert "part per context token: not decided: " in shown
+    assert "price.decode.fixed[bucket 4]" in shown
+
+
 def test_too_much_noise_is_no_profile(tmp_path: Path) -> None:
     """Times scatter by 40 %: the rules are still certain, the costs are not, and the repeats they need are said."""
     result = run(FakeTarget(Costs(fixed={1: 0.010, 2: 0.011, 4: 0.012}, noise=0.4), slots=4), tmp_path)

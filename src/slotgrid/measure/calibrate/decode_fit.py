@@ -11,6 +11,9 @@ from slotgrid.config import ServingConfig
 from slotgrid.measure.calibrate.decode import LevelRun
 from slotgrid.measure.calibrate.statistics import FEWEST_REPEATS, Estimate, Refusal, linear_fit
 
+# a term that adds less than this share of a step where it is largest is no term
+_MATTERS = 1e-3
+
 
 @dataclass(frozen=True)
 class DecodeFit:
@@ -61,10 +64,13 @@ def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal
     said_request = "every measured count has a bucket of its own" if request is None else _interval(request, 1e3, "ms")
     said_context = "contexts were all about as long" if per_token is None else _interval(per_token, 1e6, "us a token")
     # what is not distinguishable from nothing would only carry noise into the fixed parts; tokens cannot cost less
-    if request is not None and request.low <= 0 <= request.high:
+    least = _MATTERS * step.mean()
+    if request is not None and (
+        request.low <= 0 <= request.high or max(-request.low, request.high) * streams.max() < least
+    ):
         said_request += ", not distinguishable from 0"
         request = None
-    if per_token is not None and per_token.low <= 0:
+    if per_token is not None and (per_token.low <= 0 or per_token.high * context.max() < least):
         said_context += ", not distinguishable from 0" if per_token.high >= 0 else ", below 0"
         per_token = None
     terms = ([streams] if request is not None else []) + ([context] if per_token is not None else [])
