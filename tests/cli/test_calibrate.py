@@ -9,11 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import slotgrid as sg
-from slotgrid.run.readers.event_log import run_from_events
 from tests.conftest import Command, assert_one_line_error
 from tests.serve.client import PATIENCE_S, running
 
@@ -128,45 +126,3 @@ def test_over_http_stopped_with_ctrl_c_and_gone_on(tiny: Path, tmp_path: Path, s
     dead = slotgrid("calibrate", *arguments, "--again")
     assert dead.returncode == 1
     assert len(dead.stderr.splitlines()) == 1
-
-
-def mean_steps(folder: Path) -> dict[int, float]:
-    """Mean step by running count over the event logs of the decode probe's replays at short context."""
-    logs = sorted(folder.glob("decode-n*-r*/events.jsonl"))
-    steps = [run_from_events(log).steps for log in logs if "-long" not in log.parent.name]
-    decode = pl.concat([table for table in steps if table is not None]).filter(pl.col("kind") == "decode")
-    return dict(decode.group_by("running").agg(pl.col("duration_s").mean()).iter_rows())
-
-
-@pytest.mark.slow
-def test_the_profile_predicts_new_inputs(artifact: Path, tmp_path: Path, slotgrid: Command) -> None:
-    """Step times within 10 % of the engine's own event log; reuse and device time of a plan it has not seen."""
-    done = slotgrid("calibrate", "--artifact", artifact, "-o", "p.toml", "--json")
-    assert done.returncode == 0, done.stderr
-    profile = sg.load_profile(tmp_path / "p.toml")
-    config = sg.ServingConfig((1, 2, 4, 8))
-    step_s = profile.price.decode.step_s(config)
-    for running_, logged_s in mean_steps(tmp_path / "p.calibration").items():
-        assert step_s[running_] == pytest.approx(logged_s, rel=0.10)
-    clients = []
-    for i in range(8):
-        turns = (sg.Turn(150 + 70 * (i % 5), 20 + 7 * (i % 4), 0.5 * (i % 3)), sg.Turn(12, 15, 1.5), sg.Turn(140, 18))
-        clients.append(sg.Client(0.4 * i, (sg.Session(f"s{i}", turns),)))
-    plan = sg.InputPlan("unseen", tuple(clients))
-    plan.save(tmp_path / "plan.json")
-    predicted = sg.simulate(profile, config, plan, rules="real", turnaround_s=0.0008)
-    reused, device_s = [], []
-    for i in range(3):
-        assert slotgrid("replay", "plan.json", "--artifact", artifact, "-o", f"run{i}").returncode == 0
-        run = sg.load_run(tmp_path / f"run{i}")
-        assert run.steps is not None
-        reused.append(run.reused)
-        device_s.append(float(run.steps["duration_s"].sum()))
-    print(f"reused: predicted {predicted.reused}, measured {reused}")
-    print(f"device time: predicted {predicted.device_time_s:.3f} s, measured {[round(s, 3) for s in device_s]}")
-    assert predicted.returns == 16
-    assert predicted.reused > 5
-    # the spread of three repeats, and as much on either side
-    spread = max(1, max(reused) - min(reused))
-    assert min(reused) - spread <= predicted.reused <= max(reused) + spread
-    assert predicted.device_time_s == pytest.approx(sum(device_s) / 3, rel=0.10)
