@@ -24,7 +24,8 @@ _LARGEST_UNSEEN = 0.3
 # what a further request adds inside a bucket, as a share of a step: the host's part, for a graph computes its whole
 # width. A steeper rise is taken as buckets; without this a slope and an edge could not be told apart at few counts.
 _SLOPE_RANGE = (-0.01, 0.03)
-_SLOPES = 17
+_SLOPES = 9
+_ROUNDS = 4
 _MOST_REPEATS = 1000
 
 
@@ -89,15 +90,25 @@ def detect(steps: Mapping[int, Sequence[float]]) -> Buckets | Refusal:
 
 
 def _best(mean: Floats, sigma: Floats, forced: Mapping[int, bool]) -> tuple[float, set[int]]:
-    """The smallest objective over all slopes and edges; ``forced`` edges must (not) be there."""
+    """The smallest objective over all slopes and edges; ``forced`` edges must (not) be there.
+
+    From each slope of a grid, and from the slope that suits the required edges alone: the best edges for the slope,
+    then the best slope for the edges, until neither changes.
+    """
+    n = np.arange(1, len(mean) + 1, dtype=float)
+    starts = [float(slope) for slope in np.linspace(*_SLOPE_RANGE, _SLOPES) * mean.mean()]
+    starts.append(_with_best_slope(mean, sigma, {edge for edge, there in forced.items() if there})[1])
     smallest, found = math.inf, set[int]()
-    per_request = float(mean.mean())
-    for slope in np.linspace(*_SLOPE_RANGE, _SLOPES) * per_request:
-        value, edges = _segments(mean - slope * np.arange(1, len(mean) + 1), sigma, forced)
-        # the slope's own best value for these edges
-        value = min(value, _with_best_slope(mean, sigma, edges))
-        if value < smallest - 1e-9:
-            smallest, found = value, edges
+    for start in starts:
+        slope = start
+        for _ in range(_ROUNDS):
+            _, edges = _segments(mean - slope * n, sigma, forced)
+            value, better = _with_best_slope(mean, sigma, edges)
+            if value < smallest - 1e-9:
+                smallest, found = value, edges
+            if abs(better - slope) < 1e-9 * float(mean.mean()):
+                break
+            slope = better
     return smallest, found
 
 
@@ -126,8 +137,8 @@ def _segments(level: Floats, sigma: Floats, forced: Mapping[int, bool]) -> tuple
     return float(cost[count]), edges
 
 
-def _with_best_slope(mean: Floats, sigma: Floats, edges: set[int]) -> float:
-    """The objective of given edges with the slope that suits them best, within the allowed range."""
+def _with_best_slope(mean: Floats, sigma: Floats, edges: set[int]) -> tuple[float, float]:
+    """(objective, slope) of given edges with the slope that suits them best, within the allowed range."""
     n = np.arange(1, len(mean) + 1, dtype=float)
     segment = np.searchsorted(np.array(sorted(edges)), n, side="left")
     weight = 1 / sigma**2
@@ -140,4 +151,4 @@ def _with_best_slope(mean: Floats, sigma: Floats, edges: set[int]) -> float:
     slope = float((weight * x * y).sum()) / spread if spread > 0 else 0.0
     low, high = (end * float(mean.mean()) for end in _SLOPE_RANGE)
     slope = min(max(slope, low), high)
-    return float((weight * (y - slope * x) ** 2).sum()) + _PER_BUCKET * (len(edges) + 1)
+    return float((weight * (y - slope * x) ** 2).sum()) + _PER_BUCKET * (len(edges) + 1), slope
