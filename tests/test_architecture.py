@@ -22,8 +22,10 @@ MAY_IMPORT = {
     "engine": {"plan", "profile", "run"},
     "stacks": {"profile", "run"},
     "diagnose": {"profile", "run"},
-    # a capacity is found on windows of runs
-    "search": {"plan", "run", "engine", "profile", "workload"},
+    # equations on a workload and a profile: no events, so nothing of the engine
+    "analytic": {"plan", "profile"},
+    # a capacity is found on windows of runs, and simulated occupancies are read off runs
+    "search": {"plan", "run", "engine", "profile", "workload", "analytic"},
     # depends on nothing but its extra: a server must not know what is measured with it
     "serve": set(),
     # an in-process replay needs the engine room's rule sets (turnaround) and the static engine itself

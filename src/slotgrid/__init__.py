@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from slotgrid.run import Run, load_run, read_run, save_run
     from slotgrid.search import SearchResult, SearchSpace
     from slotgrid.search import search as search  # type: ignore[no-redef]  # the room is its verb, see _verb
+    from slotgrid.search.explain import Explanation, explain
+    from slotgrid.search.propose import Proposal, propose
     from slotgrid.workload import Workload, load_workload
 
 _HOMES = {
@@ -44,8 +46,12 @@ _HOMES = {
     "load_run": "slotgrid.run",
     "read_run": "slotgrid.run",
     "save_run": "slotgrid.run",
+    "Explanation": "slotgrid.search",
+    "Proposal": "slotgrid.search",
     "SearchResult": "slotgrid.search",
     "SearchSpace": "slotgrid.search",
+    "explain": "slotgrid.search",
+    "propose": "slotgrid.search",
     "search": "slotgrid.search",
     "Workload": "slotgrid.workload",
     "load_workload": "slotgrid.workload",
@@ -54,8 +60,10 @@ _HOMES = {
 __all__ = [
     "Client",
     "Diagnosis",
+    "Explanation",
     "InputError",
     "InputPlan",
+    "Proposal",
     "RuleSet",
     "Run",
     "RunError",
@@ -70,10 +78,12 @@ __all__ = [
     "Workload",
     "__version__",
     "diagnose",
+    "explain",
     "load_plan",
     "load_profile",
     "load_run",
     "load_workload",
+    "propose",
     "read_run",
     "save_run",
     "search",

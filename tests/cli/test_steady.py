@@ -110,6 +110,8 @@ def test_bad_windows_and_ensembles_are_one_line(inside: Inside, plan: Path) -> N
         (("--clock", "wall"), ("price, operating",)),
         (("--without", "context"), ("choose clock operating",)),
         (("--ensemble", 5, "-o", "run"), ("--output",)),
+        (("--seed", 5), ("--seed", "--ensemble")),
+        (("--window", "1e300s"), ("1e+300",)),
     ):
         assert_one_line_error(inside("simulate", plan, *SIMULATE, *arguments), *parts)
 
@@ -123,7 +125,7 @@ def test_capacity(slotgrid: Command, inside: Inside) -> None:
     assert [entry["slots"] for entry in data["capacities"]] == [4, 6]
     assert all("agents at TTFT p95 < 500 ms" in entry["sentence"] for entry in data["capacities"])
     text = inside(*common, *options, "--ttft-p95", "500ms")
-    assert "± " in text.stdout
+    assert "agents at TTFT p95 < 500 ms (no interval from 2 replicates)" in text.stdout
     assert_one_line_error(inside(*common, *options, "--ttft-p95", "500"), "--ttft-p95", "no unit")
     assert_one_line_error(inside(*common, *options), "limits: none given")
     assert_one_line_error(inside(*common, *options, "--ttft-p95", "0ms"), "above 0")

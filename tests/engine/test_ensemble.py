@@ -55,7 +55,7 @@ def test_members_run_alone_as_they_do_together(profile: sg.StackProfile, plan: s
     from slotgrid.engine.single import record
 
     setup = set_up(profile, BASE, plan, None, None, "operating", ())
-    drawn = draw_members(setup, members=4, seed=1, scatter=None)
+    (drawn,) = draw_members(setup, members=4, seed=1, scatter=None)
     ensemble = sg.simulate(profile, BASE, plan, clock="operating", ensemble=4, seed=1)
     for m in range(4):
         run = record(setup, drawn.flat(m), drawn.step_s[m])
@@ -66,7 +66,7 @@ def test_members_run_alone_as_they_do_together(profile: sg.StackProfile, plan: s
 
 def test_perturbations_stay_inside_their_sizes(profile: sg.StackProfile, plan: sg.InputPlan) -> None:
     setup = set_up(profile, BASE, plan, None, None, None, ())
-    drawn = draw_members(setup, members=400, seed=2, scatter=None)
+    (drawn,) = draw_members(setup, members=400, seed=2, scatter=None)
     assert drawn.first_arrival_s.min() >= 0
     width = drawn.first_arrival_s.max(axis=1)
     assert width.max() <= 0.012
@@ -86,7 +86,7 @@ def test_perturbations_stay_inside_their_sizes(profile: sg.StackProfile, plan: s
 
 def test_a_given_turnaround_is_not_perturbed(profile: sg.StackProfile, plan: sg.InputPlan) -> None:
     setup = set_up(profile, BASE, plan, None, 0.002, None, ())
-    drawn = draw_members(setup, members=3, seed=2, scatter=None)
+    (drawn,) = draw_members(setup, members=3, seed=2, scatter=None)
     assert np.array_equal(drawn.gap_s, np.tile(setup.flat.gap_s, (3, 1)))
 
 
@@ -126,7 +126,7 @@ def test_too_few_members_give_no_interval(profile: sg.StackProfile, plan: sg.Inp
         ensemble.interval(1.5)
 
 
-@pytest.mark.parametrize("members", [0, 1, -3, True, 2.5])
+@pytest.mark.parametrize("members", [0, 1, -3, True, 2.5, 10**9])
 def test_too_small_ensembles_are_refused(profile: sg.StackProfile, plan: sg.InputPlan, members: object) -> None:
     with pytest.raises(sg.InputError, match=r"ensemble: .* at least 2"):
         sg.simulate(profile, BASE, plan, ensemble=members)  # type: ignore[call-overload]

@@ -7,27 +7,43 @@ from statistics import mean
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, read_csv
 
 sys.path.insert(0, str(ROOT / "examples"))
 import published_hardware
 
 
-def test_steady_state_cells() -> None:
-    cells = published_hardware.steady_cells(without=("excess",))
+def check_limits(cells: list, *, reuse_high: float = 0.008) -> None:
     assert len(cells) == 19
-    (reuse_low, ratio_low), (reuse_high, ratio_high) = published_hardware.mean_errors(cells).values()
-    assert reuse_low <= 0.005
-    assert reuse_high <= 0.008
-    assert ratio_low <= 0.008
-    assert ratio_high <= 0.024
-    resolved = [cell for cell in cells if cell.resolved]
-    assert len(resolved) == 11
-    assert all(cell.ranked_right for cell in resolved)
+    low, high = published_hardware.mean_errors(cells).values()
+    assert low[0] <= 0.005
+    assert low[1] <= 0.008
+    assert high[0] <= reuse_high
+    assert high[1] <= 0.024
+    pairs = published_hardware.ranked_pairs(cells)
+    assert len(pairs) == 16
+    assert all(right for *_, right in pairs)
+    named = {(sessions, pair) for sessions, pair, _ in pairs}
+    published = [row for row in read_csv("p05_config_pair_rankings.csv") if row["substrate"] == "NPU"]
+    assert all(
+        ((int(row["n_sessions"]), row["pair_x_over_y"]) in named) == (row["resolved"] == "yes") for row in published
+    )
 
 
-def test_two_turn_cost_ratios() -> None:
-    comparisons = published_hardware.two_turn_ratios()
+def test_steady_state_cells_from_single_runs() -> None:
+    check_limits(published_hardware.steady_cells(without=("excess",)))
+    # with every correction a single run per replicate is a little further off at N = 14 and 16
+    check_limits(published_hardware.steady_cells(), reuse_high=0.009)
+
+
+@pytest.mark.slow
+def test_steady_state_cells_from_ensemble_means() -> None:
+    check_limits(published_hardware.steady_cells(ensemble=40))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_turn_cost_ratios(seed: int) -> None:
+    comparisons = published_hardware.two_turn_ratios(seed=seed)
     assert len(comparisons) == 8
     assert mean(abs(c.mean - c.observed) for c in comparisons) <= 0.0140
     assert sum(c.covered for c in comparisons) >= 7

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import slotgrid as sg
+from slotgrid import files
 from slotgrid.cli.main import run
-from slotgrid.errors import InputError
+from slotgrid.errors import InputError, RunError
 from slotgrid.measure.arms import ConditionResult, load_arms, measure_arms
 from slotgrid.measure.server_process import ServerProcess, end_leftover
 from slotgrid.measure.validity import problems
@@ -164,6 +165,25 @@ def test_a_server_that_ignores_term_is_killed_with_its_workers(tmp_path: Path) -
     while alive(worker):  # killed already; its adoption and burial may take a moment
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_full_disk_ends_the_measurement_and_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = files.write_json
+
+    def full(path: Path, value: Any) -> None:
+        if path.name == "condition.json":
+            raise InputError(f"{path}: cannot write: No space left on device")
+        write(path, value)
+
+    monkeypatch.setattr(files, "write_json", full)
+    with pytest.raises(RunError, match=r"condition\.json: cannot write: No space left on device"):
+        measure(tmp_path, {"BASE": "ok"})
+    ((pid, *_),) = starts(tmp_path)
+    assert not alive(int(pid))
+    monkeypatch.undo()
+    # with room again the condition is measured anew
+    (result,) = measure(tmp_path, {"BASE": "ok"})
+    assert (result.valid, result.attempts) == (True, 1)
 
 
 def test_only_the_very_process_that_was_started_is_ended(tmp_path: Path) -> None:

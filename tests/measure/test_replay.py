@@ -286,7 +286,7 @@ def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="retries"):
         ReplayOptions(retries=-1)
     for bad in ((0.0, 0.0), (-1.0, 5.0), (0.0, float("nan"))):
-        with pytest.raises(InputError, match="allowed: (seconds of at least|more than) 0"):
+        with pytest.raises(InputError, match=r"allowed: (seconds of at least|more than) 0"):
             WindowRule(*bad)
 
 

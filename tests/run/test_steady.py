@@ -12,6 +12,7 @@ import pytest
 import slotgrid as sg
 from slotgrid.engine.steady import measure_window, simulate_steady
 from slotgrid.run.steady import Spread, find_window
+from slotgrid.workload.open_loop import draw_open, poisson_starts
 from tests.conftest import DATA, read_csv
 
 CELLS = json.loads((DATA / "steady_state.json").read_text())["cells"]
@@ -80,6 +81,8 @@ def test_against_counting_by_hand(profile: sg.StackProfile, plan: sg.InputPlan) 
     waiting = [((arrival <= t) & (admit > t)).sum() for t in grid]
     assert steady.queue_mean == pytest.approx(np.mean(waiting), abs=2e-3)
     assert steady.queue_share == pytest.approx(np.mean(np.array(waiting) > 0), abs=2e-3)
+    assert steady.queue == tuple(int(np.sort(waiting)[int(q * len(waiting))]) for q in (0.5, 0.95, 0.99))
+    assert steady.keeps_up
     prefills = run.steps.filter((pl.col("kind") == "prefill") & pl.col("start_s").is_between(a, b, closed="left"))
     assert steady.stall_session_s == pytest.approx((prefills["duration_s"] * prefills["running"]).sum())
     assert sum(steady.occupancy.values()) == pytest.approx(1)
@@ -87,7 +90,7 @@ def test_against_counting_by_hand(profile: sg.StackProfile, plan: sg.InputPlan) 
 
 def test_context_priced_steps_add_up(profile: sg.StackProfile, plan: sg.InputPlan) -> None:
     # price and clock with a context term: the window's decode seconds are its step durations
-    operating = profile.clocked("operating", BASE)
+    operating = profile.clocked("operating", BASE, without=["excess"])
     same = replace(operating, price=operating.clock)
     run = sg.simulate(same, BASE, plan)
     steady = measure_window(run, plan, same, evaluation_s=60.0)
@@ -138,6 +141,10 @@ def test_steps_without_a_clock_belong_by_their_order(profile: sg.StackProfile, p
     steps_by_time, steps_by_order = (sum(row[2] for row in s.histogram) for s in (by_time, by_order))
     # the first request is admitted a little after the window opens, the last before it closes
     assert 0 <= steps_by_time - steps_by_order < 0.05 * steps_by_time
+    assert by_order.decode_s is not None
+    # a price with a context term cannot be summed without knowing who ran when
+    dear = profile.clocked("operating", BASE, without=["excess"])
+    assert measure_window(measured, plan, replace(dear, price=dear.clock), evaluation_s=60.0).decode_s is None
 
 
 def test_bad_windows_are_named(profile: sg.StackProfile, plan: sg.InputPlan, two_turn: sg.Workload) -> None:
@@ -149,8 +156,51 @@ def test_bad_windows_are_named(profile: sg.StackProfile, plan: sg.InputPlan, two
     with pytest.raises(sg.InputError, match="warm-up: nan"):
         find_window(run, plan, warmup_s=float("nan"))
     burst = two_turn.draw(clients=4, seed=1)
-    with pytest.raises(sg.InputError, match="runs out of sessions"):
+    with pytest.raises(sg.InputError, match="one session"):
         find_window(sg.simulate(profile, BASE, burst), burst)
+    with pytest.raises(sg.InputError, match="no steady load"):
+        find_window(sg.simulate(profile, BASE, burst), burst, warmup_s=1.0)
+    with pytest.raises(sg.InputError, match="give one of both"):
+        find_window(run, plan, warmup_s=1.0, cycle_s=5.0)
+    with pytest.raises(sg.InputError, match="the plan only 6 sessions"):
+        find_window(run, sg.load_workload("tracelab-multi-turn").draw(clients=2, seed=1, sessions_per_client=3))
+    slow = sg.Session("s", (sg.Turn(8, 4, 0.0), sg.Turn(8, 4, 90.0), sg.Turn(8, 4, 0.0)))
+    idle = sg.InputPlan("idle", (sg.Client(0.0, (slow, slow)),))
+    with pytest.raises(sg.InputError, match="no request arrives"):
+        measure_window(sg.simulate(profile, BASE, idle), idle, profile, evaluation_s=30.0, cycle_s=1.0)
+
+
+def test_a_run_that_stopped_at_the_end_of_its_window_is_the_same(profile: sg.StackProfile, plan: sg.InputPlan) -> None:
+    run = sg.simulate(profile, BASE, plan)
+    whole = measure_window(run, plan, profile, evaluation_s=60.0)
+    end = whole.window.end_s
+    # nothing sent after the end; what is in flight then has no finish, as when a client goes away
+    sent = run.requests.filter(pl.col("arrival_s") < end)
+    in_flight = pl.col("finish_s") >= end
+    cut = replace(
+        run,
+        requests=sent.with_columns(pl.when(in_flight).then(None).otherwise(pl.col("finish_s")).alias("finish_s")),
+        steps=run.steps.filter(pl.col("start_s") < end),
+    )
+    assert cut.requests["finish_s"].has_nulls()
+    assert measure_window(cut, plan, profile, evaluation_s=60.0).to_dict() == whole.to_dict()
+
+
+def test_overload_is_no_steady_state(profile: sg.StackProfile) -> None:
+    workload = sg.load_workload("tracelab-multi-turn")
+    crowd = draw_open(workload, poisson_starts(rate_per_s=1.0, sessions=140, seed=1), seed=1)
+    run = sg.simulate(profile, BASE, crowd)
+    steady = measure_window(run, crowd, profile, evaluation_s=60.0, warmup_s=30.0)
+    assert steady.keeps_up is False
+    inside = run.requests.filter(pl.col("finish_s").is_between(30.0, 90.0, closed="left"))
+    assert steady.finished == inside.height
+    assert steady.turns_per_s == pytest.approx(inside.height / 60)
+    decode = run.steps.filter((pl.col("kind") == "decode") & pl.col("start_s").is_between(30.0, 90.0, closed="left"))
+    first = run.requests["first_token_s"].is_between(30.0, 90.0, closed="left").sum()
+    assert steady.generated_tokens == decode["running"].sum() + first
+    assert steady.queue is not None
+    assert steady.queue[0] <= steady.queue[1] <= steady.queue[2]
+    assert steady.queue[2] > 5
 
 
 def test_percentiles_are_values_that_occurred() -> None:

@@ -37,7 +37,7 @@ def test_sessions_start_when_told_and_are_whole(profile: sg.StackProfile) -> Non
 def test_an_open_window_needs_a_warm_up_and_enough_sessions(profile: sg.StackProfile) -> None:
     workload = sg.load_workload("tracelab-multi-turn")
     plan = draw_open(workload, poisson_starts(rate_per_s=0.2, sessions=40, seed=2), seed=2)
-    with pytest.raises(sg.InputError, match="give the warm-up in seconds"):
+    with pytest.raises(sg.InputError, match=r"open loop\); give its seconds"):
         simulate_steady(profile, BASE, plan, evaluation_s=60.0)
     with pytest.raises(sg.InputError, match="sessions are needed, the plan has 40"):
         simulate_steady(profile, BASE, plan, evaluation_s=600.0, warmup_s=30.0)

@@ -53,6 +53,11 @@ def seconds(text: str | None, option: str) -> float | None:
     return None if text is None else parse_quantity(text, "time", option)
 
 
+def words(text: str | None) -> tuple[str, ...]:
+    """Read ``context, excess``; None is none."""
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, print_json, progress_bar, seconds, whole_numbers
+from slotgrid.cli._common import JsonOption, console, print_json, progress_bar, seconds, whole_numbers, words
 
 
 def capacity(
@@ -31,6 +31,11 @@ def capacity(
     clock: Annotated[
         str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
     ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(help="Corrections of the operating clock to leave out: decode, context, prefill, excess."),
+    ] = None,
+    turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit; not perturbed then.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Largest number of concurrent agents within limits of TTFT and inter-token latency, per configuration."""
@@ -42,7 +47,7 @@ def capacity(
 
     limits = Limits(seconds(ttft_p95, "--ttft-p95"), seconds(itl_p95, "--itl-p95"))
     stack = load_profile(profile)
-    with progress_bar("capacity", "replicates") as progress:
+    with progress_bar("capacity", "configurations") as progress:
         found = find_capacity(
             stack,
             [ServingConfig.parse(text) for text in buckets],
@@ -53,7 +58,9 @@ def capacity(
             evaluation_s=seconds(window, "--window") or 0.0,
             cycle_s=seconds(cycle, "--cycle"),
             rules=rules,
+            turnaround_s=seconds(turnaround, "--turnaround"),
             clock=clock,
+            without=words(without),
             progress=progress,
         )
     if as_json:

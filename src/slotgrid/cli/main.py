@@ -15,9 +15,11 @@ from slotgrid.cli import (
     capacity,
     compile,
     diagnose,
+    explain,
     measure,
     plan,
     profile,
+    propose,
     rbln,
     replay,
     search,
@@ -45,6 +47,8 @@ app.add_typer(profile.app, name="profile")
 app.add_typer(rbln.app, name="rbln")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
+app.command("explain")(explain.explain)
+app.command("propose")(propose.propose)
 app.command("capacity")(capacity.capacity)
 app.command("steady")(steady.steady)
 app.command("diagnose")(diagnose.diagnose)

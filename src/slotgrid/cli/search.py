@@ -39,7 +39,10 @@ def search(
         typer.Option(help="Most memory of a device with unit, e.g. 15.7GiB; the profile's unless given."),
     ] = None,
     score: Annotated[str, typer.Option(help="sum (of seconds) or mean (of ratios per session count).")] = "sum",
-    near_tie: Annotated[float, typer.Option(help="Ratios this close to the best are near-ties.")] = 0.005,
+    near_tie: Annotated[
+        float,
+        typer.Option(help="Ratios this close to the best are near-ties; with repeats also what is not behind in 5 %."),
+    ] = 0.005,
     explore_seeds: Annotated[str | None, typer.Option(help="Seeds of the plans that rank candidates.")] = None,
     eval_seeds: Annotated[str | None, typer.Option(help="Seeds of the plans that check the ranking.")] = None,
     blocks: Annotated[str | None, typer.Option(help="Blocks: several plans per seed, e.g. 0,1,2.")] = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, note, print_json, seconds
+from slotgrid.cli._common import JsonOption, console, note, print_json, progress_bar, seconds, words
 
 
 def simulate(
@@ -31,7 +31,7 @@ def simulate(
     ensemble: Annotated[
         int | None, typer.Option(help="Repeats that differ by what is random on a real server, e.g. 200.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the ensemble.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the ensemble; 0 unless given.")] = None,
     window: Annotated[
         str | None, typer.Option(help="Steady load: seconds evaluated after the warm-up, with unit, e.g. 120s.")
     ] = None,
@@ -63,12 +63,15 @@ def simulate(
         "rules": rule_set,
         "turnaround_s": seconds(turnaround, "--turnaround"),
         "clock": clock,
-        "without": tuple(part.strip() for part in without.split(",")) if without else (),
+        "without": words(without),
     }
     if window is None:
         for option, given in (("--cycle", cycle), ("--warmup", warmup)):
             if given is not None:
                 raise InputError(f"{option}: belongs to --window, which is missing")
+    if seed is not None and ensemble is None:
+        raise InputError("--seed: belongs to --ensemble, which is missing")
+    seed = seed or 0
     if ensemble is not None and output is not None:
         raise InputError("--output: an ensemble has no single run to write; leave out -o or --ensemble")
     if window is not None:
@@ -121,7 +124,10 @@ def _steady(
         "warmup_s": seconds(warmup, "--warmup"),
     }
     if ensemble is not None:
-        repeats = simulate_steady_ensemble(stack, config, plan, ensemble=ensemble, seed=seed, **where, **options)
+        with progress_bar("simulating", "repeats") as progress:
+            repeats = simulate_steady_ensemble(
+                stack, config, plan, ensemble=ensemble, seed=seed, progress=progress, **where, **options
+            )
         if as_json:
             print_json(repeats.to_dict())
         else:

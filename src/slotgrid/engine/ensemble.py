@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ import numpy.typing as npt
 from slotgrid.config import ServingConfig
 from slotgrid.engine.batch import Jobs, StepTables, simulate_jobs
 from slotgrid.engine.kernel import F_DECODE_S, F_PREFILL_S, F_STALL_SESSION_S, F_WALL_S, I_FINISHED, I_REUSED
-from slotgrid.engine.perturb import Members, perturbed
+from slotgrid.engine.outside import Outside
+from slotgrid.engine.perturb import Members, check_members, perturbed
 from slotgrid.engine.setup import Setup
 from slotgrid.errors import InputError
 from slotgrid.profile import Scatter
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+# Requests of all members that are simulated together; more are done in parts.
+_REQUESTS_AT_ONCE = 1_000_000
 
 
 def prediction_interval(samples: Floats, level: float = 0.95) -> tuple[float, float]:
@@ -46,10 +51,22 @@ def prediction_interval(samples: Floats, level: float = 0.95) -> tuple[float, fl
     return float(ordered[rank - 1]), float(ordered[count - rank])
 
 
+def summary(samples: npt.NDArray[Any], level: float) -> dict[str, float | None]:
+    """Mean and prediction interval of samples [M] as JSON values; the interval is null where M is too small."""
+    low: float | None
+    high: float | None
+    try:
+        low, high = prediction_interval(samples.astype(float), level)
+    except InputError:
+        low = high = None
+    return {"mean": float(samples.mean()), "low": low, "high": high}
+
+
 @dataclass(frozen=True, eq=False)
 class Ensemble:
     """M repeats of a plan (or of several, summed) on one configuration: float64[M] or int64[M] each.
 
+    extrapolated: what they ask of the profile outside its measured ranges; notes: what else to know.
     reuse: per plan, session and turn of every return the share of members that reused something.
     """
 
@@ -67,6 +84,8 @@ class Ensemble:
     decode_steps: Ints
     returns: int
     reuse: pl.DataFrame
+    extrapolated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def members(self) -> int:
@@ -96,16 +115,21 @@ class Ensemble:
         return prediction_interval(self.device_time_s, level)
 
     def ratio(self, baseline: Ensemble) -> Floats:
-        """Device time over the baseline's, member by member, float64[M]."""
+        """Device time over the baseline's, member by member, float64[M]. Raises InputError for other plans."""
         if baseline.members != self.members:
             raise InputError(f"ensemble: {self.members} members over {baseline.members}; equal numbers are needed")
+        if baseline.plan_ids != self.plan_ids:
+            raise InputError(
+                f"ensemble: plans {', '.join(self.plan_ids)} over {', '.join(baseline.plan_ids)}; the same are needed"
+            )
         ratio: Floats = self.device_time_s / baseline.device_time_s
         return ratio
 
     def __add__(self, other: Ensemble) -> Ensemble:
         """Two plans one after the other on the same configuration: seconds and counts add up member by member."""
-        if other.config != self.config or other.members != self.members:
-            raise InputError("ensemble: only ensembles of one configuration and size can be added")
+        same = ("config", "members", "clock", "seed")
+        if any(getattr(other, name) != getattr(self, name) for name in same):
+            raise InputError("ensemble: only ensembles of one configuration, size, clock and seed can be added")
         import polars as pl
 
         return Ensemble(
@@ -123,17 +147,12 @@ class Ensemble:
             self.decode_steps + other.decode_steps,
             self.returns + other.returns,
             pl.concat([self.reuse, other.reuse]),
+            tuple(dict.fromkeys(self.extrapolated + other.extrapolated)),
+            tuple(dict.fromkeys(self.notes + other.notes)),
         )
 
     def to_dict(self, *, level: float = 0.95) -> dict[str, Any]:
         """Means and intervals as JSON values; an interval is null where the members are too few."""
-
-        def summary(samples: npt.NDArray[Any]) -> dict[str, Any]:
-            try:
-                low, high = prediction_interval(samples.astype(float), level)
-            except InputError:
-                low = high = None  # type: ignore[assignment]
-            return {"mean": float(samples.mean()), "low": low, "high": high}
 
         utilization = self.utilization
         return {
@@ -143,19 +162,21 @@ class Ensemble:
             "config": self.config.to_dict(),
             "plan_ids": list(self.plan_ids),
             "clock": self.clock,
-            "device_time_s": summary(self.device_time_s),
-            "decode_s": summary(self.decode_s),
-            "prefill_s": summary(self.prefill_s),
-            "stall_session_s": summary(self.stall_session_s),
-            "wall_s": summary(self.wall_s),
-            "decode_steps": summary(self.decode_steps),
-            "padding_ratio": None if np.isnan(utilization).any() else summary(1 - utilization),
+            "device_time_s": summary(self.device_time_s, level),
+            "decode_s": summary(self.decode_s, level),
+            "prefill_s": summary(self.prefill_s, level),
+            "stall_session_s": summary(self.stall_session_s, level),
+            "wall_s": summary(self.wall_s, level),
+            "decode_steps": summary(self.decode_steps, level),
+            "padding_ratio": None if np.isnan(utilization).any() else summary(1 - utilization, level),
             "returns": self.returns,
-            "reused": summary(self.reused),
+            "reused": summary(self.reused, level),
             "reuse_probability": [
                 {"plan": plan, "session": session, "turn": turn, "probability": probability}
                 for plan, session, turn, probability in self.reuse.iter_rows()
             ],
+            "extrapolated": list(self.extrapolated),
+            "notes": list(self.notes),
         }
 
     def __repr__(self) -> str:
@@ -166,12 +187,10 @@ class Ensemble:
         )
 
 
-def draw_members(setup: Setup, *, members: int, seed: int, scatter: Scatter | None) -> Members:
-    """Perturbed copies for one plan on one configuration; other plans and configurations draw independently."""
-    if isinstance(members, bool) or not isinstance(members, int) or members < 2:
-        raise InputError(f"ensemble: {members!r} members; allowed: whole numbers of at least 2")
-    if not isinstance(seed, int) or seed < 0:
-        raise InputError(f"seed: {seed!r}; allowed: whole numbers of at least 0")
+def draw_members(setup: Setup, *, members: int, seed: int, scatter: Scatter | None) -> Iterator[Members]:
+    """Perturbed copies for one plan on one configuration, in parts that fit in memory; other plans and configurations
+    draw independently. Raises InputError for too few members or a plan that fixes its arrivals."""
+    check_members(members, seed)
     scatter = setup.profile.needed_scatter() if scatter is None else scatter
     if setup.flat.fixed_arrival_s.size:
         raise InputError(
@@ -180,7 +199,15 @@ def draw_members(setup: Setup, *, members: int, seed: int, scatter: Scatter | No
         )
     own = hashlib.sha256(f"{setup.config.label}:{setup.plan.content_sha256}".encode()).digest()
     rng = np.random.default_rng([seed, int.from_bytes(own[:8], "big")])
-    return perturbed(setup, scatter, members, rng)
+    size = max(1, _REQUESTS_AT_ONCE // setup.flat.requests)
+    return (perturbed(setup, scatter, min(size, members - done), rng) for done in range(0, members, size))
+
+
+def ensemble_notes(setup: Setup) -> tuple[str, ...]:
+    """What to know about the repeats of a plan."""
+    if setup.flat.pool is None:
+        return ()
+    return ("prefill times are not perturbed: the plan feels the blocks inside the slots",)
 
 
 def simulate_ensemble(
@@ -189,54 +216,67 @@ def simulate_ensemble(
     """Run the members and keep totals and the reuse of every return (see :func:`engine.simulate`)."""
     import polars as pl
 
-    drawn = draw_members(setup, members=members, seed=seed, scatter=scatter)
     flat, config = setup.flat, setup.config
-    every = np.arange(members)
-    jobs = Jobs(
-        plan=every,
-        table=every,
-        capacity=np.full(members, setup.capacity),
-        max_running=np.full(members, config.max_running),
-        padding=np.full(members, setup.pads_by_eviction),
-    )
     clock, price = setup.profile.clock, setup.profile.price
-    tables = StepTables(
-        drawn.step_s, np.tile(setup.price_s, (members, 1)), clock.decode.context_s, price.decode.context_s
-    )
-    totals = simulate_jobs(
-        drawn.batch(),
-        tables,
-        jobs,
-        release_at_once=setup.releases_at_once,
-        per_request=True,
-        compiled=compiled,
-    )
-    if np.any(totals.ints[:, I_FINISHED] != flat.requests):
-        raise InputError(f"plan {setup.plan.plan_id}: not every request could be served with {config.label}")
-    reused = (totals.cached.reshape(members, flat.requests) > 0) & flat.continues
+    later = np.flatnonzero(flat.continues)
+    outside = Outside(setup.profile, config)
+    hits = np.zeros(flat.requests, np.int64)
+    floats, ints, steps = [], [], []
+    for drawn in draw_members(setup, members=members, seed=seed, scatter=scatter):
+        count = len(drawn)
+        every = np.arange(count)
+        jobs = Jobs(
+            plan=every,
+            table=every,
+            capacity=np.full(count, setup.capacity),
+            max_running=np.full(count, config.max_running),
+            padding=np.full(count, setup.pads_by_eviction),
+        )
+        tables = StepTables(
+            drawn.step_s, np.tile(setup.price_s, (count, 1)), clock.decode.context_s, price.decode.context_s
+        )
+        totals = simulate_jobs(
+            drawn.batch(),
+            tables,
+            jobs,
+            release_at_once=setup.releases_at_once,
+            per_request=True,
+            compiled=compiled,
+        )
+        if np.any(totals.ints[:, I_FINISHED] != flat.requests):
+            raise InputError(f"plan {setup.plan.plan_id}: not every request could be served with {config.label}")
+        cached = totals.cached.reshape(count, flat.requests)
+        hits += (cached > 0).sum(axis=0)
+        used = np.flatnonzero(totals.steps.any(axis=0))
+        outside.add(used, np.unique(flat.prompt_tokens - cached), setup.plan.longest_context_tokens)
+        floats.append(totals.floats)
+        ints.append(totals.ints)
+        steps.append(totals.steps)
+    all_floats, all_ints, all_steps = np.concatenate(floats), np.concatenate(ints), np.concatenate(steps)
     counts = np.arange(setup.most + 1)
     buckets = np.array([0] + [config.bucket_for(n) for n in counts[1:]])
-    later = np.flatnonzero(flat.continues)
     return Ensemble(
         config=config,
         plan_ids=(setup.plan.plan_id,),
         seed=seed,
         clock=setup.profile.clock_text or ("price" if clock is price else "profile"),
-        decode_s=totals.floats[:, F_DECODE_S].copy(),
-        prefill_s=totals.floats[:, F_PREFILL_S].copy(),
-        stall_session_s=totals.floats[:, F_STALL_SESSION_S].copy(),
-        wall_s=totals.floats[:, F_WALL_S].copy(),
-        reused=totals.ints[:, I_REUSED].copy(),
-        running_sum=totals.steps @ counts,
-        bucket_sum=totals.steps @ buckets,
-        decode_steps=totals.steps.sum(axis=1),
+        decode_s=all_floats[:, F_DECODE_S].copy(),
+        prefill_s=all_floats[:, F_PREFILL_S].copy(),
+        stall_session_s=all_floats[:, F_STALL_SESSION_S].copy(),
+        wall_s=all_floats[:, F_WALL_S].copy(),
+        reused=all_ints[:, I_REUSED].copy(),
+        running_sum=all_steps @ counts,
+        bucket_sum=all_steps @ buckets,
+        decode_steps=all_steps.sum(axis=1),
         returns=len(later),
         reuse=pl.DataFrame(
             {
                 "plan": [setup.plan.plan_id] * len(later),
                 "session": flat.session[later],
                 "turn": flat.turn[later],
-                "probability": reused[:, later].mean(axis=0),
+                "probability": hits[later] / members,
             }
         ),
+        extrapolated=outside.texts(),
+        notes=ensemble_notes(setup),
     )

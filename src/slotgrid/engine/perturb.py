@@ -11,7 +11,10 @@ import numpy as np
 from slotgrid.config import ServingConfig
 from slotgrid.engine.prepare import FlatPlan, Floats, Ints, PlanBatch
 from slotgrid.engine.setup import Setup
+from slotgrid.errors import InputError
 from slotgrid.profile import Scatter, StackProfile
+
+MOST_MEMBERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,8 @@ class Members:
 
     def flat(self, member: int) -> FlatPlan:
         """One member as a plan of its own."""
-        flat = self.setup.flat
-        return replace(
-            flat,
-            first_requests=self.first_requests[member],
-            first_arrival_s=self.first_arrival_s[member],
-            gap_s=self.gap_s[member],
-            prefill_miss_s=flat.prefill_miss_s * self.prefill[member],
-            prefill_hit_s=flat.prefill_hit_s * self.prefill[member],
-        )
+        drawn = (self.first_requests, self.first_arrival_s, self.gap_s, self.prefill)
+        return copy_of(self.setup.flat, *(array[member] for array in drawn))
 
     def batch(self) -> PlanBatch:
         """All members laid end to end for the batch kernel."""
@@ -74,6 +70,28 @@ class Members:
             pool=pool,
             pool_keys=flat.pool_keys,
         )
+
+
+def check_members(members: int, seed: int) -> None:
+    """Raise InputError for fewer than two members, more than 100,000, or a seed below 0."""
+    if isinstance(members, bool) or not isinstance(members, int) or not 2 <= members <= MOST_MEMBERS:
+        raise InputError(
+            f"ensemble: {members!r} members; allowed: whole numbers of at least 2, at most {MOST_MEMBERS:,}"
+        )
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError(f"seed: {seed!r}; allowed: whole numbers of at least 0")
+
+
+def copy_of(flat: FlatPlan, first_requests: Ints, first_arrival_s: Floats, gap_s: Floats, prefill: Floats) -> FlatPlan:
+    """One perturbed copy of a plan from its arrays (:class:`Members`, without the first axis)."""
+    return replace(
+        flat,
+        first_requests=first_requests,
+        first_arrival_s=first_arrival_s,
+        gap_s=gap_s,
+        prefill_miss_s=flat.prefill_miss_s * prefill,
+        prefill_hit_s=flat.prefill_hit_s * prefill,
+    )
 
 
 def perturbed(setup: Setup, scatter: Scatter, members: int, rng: np.random.Generator) -> Members:

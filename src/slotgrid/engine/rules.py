@@ -66,6 +66,10 @@ class RuleSet:
         suffix = ",".join(f"{key}={value}" for key, value in changes.items())
         return check_rules(replace(self, name=f"{self.name}+{suffix}", **changes))  # type: ignore[arg-type]
 
+    def evicts_for_padding(self, slots: int, max_running: int) -> bool:
+        """Whether a padded step may evict: asked for, and no slot is kept back for padding instead."""
+        return self.padding == "evict" and slots >= max_running
+
     def usable_slots(self, slots: int, max_running: int) -> int:
         """KV slots requests may hold. Raises InputError when the padding slot leaves none."""
         if self.padding == "evict" and slots < max_running:

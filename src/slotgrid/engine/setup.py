@@ -34,8 +34,8 @@ class Setup:
 
     @property
     def pads_by_eviction(self) -> bool:
-        """A padded step may evict: asked for, and no slot is kept back for padding instead."""
-        return self.rules.padding == "evict" and self.config.slots >= self.config.max_running
+        """A padded step may evict (:meth:`RuleSet.evicts_for_padding`)."""
+        return self.rules.evicts_for_padding(self.config.slots, self.config.max_running)
 
     @property
     def releases_at_once(self) -> bool:

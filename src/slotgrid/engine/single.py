@@ -10,6 +10,7 @@ import numpy as np
 from slotgrid.config import ServingConfig
 from slotgrid.engine.backend import kernel
 from slotgrid.engine.inner_pool import inner_block_notes, new_pool
+from slotgrid.engine.outside import Outside
 from slotgrid.engine.prepare import FlatPlan, Floats, Ints
 from slotgrid.engine.rules import RuleSet
 from slotgrid.engine.setup import Setup, set_up
@@ -223,15 +224,9 @@ def record(setup: Setup, flat: FlatPlan, step_s: Floats, *, compiled: bool | Non
             "cause": pl.Series(causes[eviction_cause[:evicted]], dtype=pl.String),
         }
     )
-    used_running = np.flatnonzero(steps_by_running)
-    used_buckets = {int(bucket_of[n]) for n in used_running}
-    extrapolated = profile.price.decode.beyond(used_buckets, used_running.tolist())
-    extrapolated += profile.price.prefill.beyond(computed)
+    outside = Outside(profile, config)
+    outside.add(np.flatnonzero(steps_by_running), computed, plan.longest_context_tokens)
     notes = [f"clock: {profile.clock_text}"] if profile.clock_text not in ("", "price") else []
-    if profile.clock is not profile.price:
-        longest = plan.longest_context_tokens
-        clock_beyond = profile.clock.decode.beyond(used_buckets, used_running.tolist(), longest)
-        extrapolated += [f"clock: {text}" for text in (*clock_beyond, *profile.clock.prefill.beyond(computed))]
     if out_int[k.I_DELAYED_ARRIVALS]:
         notes.append(
             f"{out_int[k.I_DELAYED_ARRIVALS]} fixed arrivals came before the answer they build on and were moved to it"
@@ -254,7 +249,7 @@ def record(setup: Setup, flat: FlatPlan, step_s: Floats, *, compiled: bool | Non
         plan_sha256=plan.content_sha256,
         profile_id=profile.id,
         profile_sha256=profile.sha256,
-        extrapolated=tuple(extrapolated),
+        extrapolated=outside.texts(),
         notes=tuple(notes),
     )
 

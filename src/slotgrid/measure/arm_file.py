@@ -174,6 +174,8 @@ def _options(table: Table) -> ReplayOptions:
     if replay.has("window"):
         warmup_s = _seconds(replay, "warmup", 0.0) if replay.has("warmup") else None
         window = WindowRule(_seconds(replay, "cycle", 0.0), _seconds(replay, "window", 0.0), warmup_s)
+    if replay.has("cycle") and replay.has("warmup"):
+        raise InputError(f"{replay.at('cycle')}: belongs to the rule that finds the warm-up; give it or warmup")
     for key in ("cycle", "warmup"):
         if window is None and replay.has(key):
             raise InputError(f"{replay.at(key)}: is of a window; give window, too")

@@ -40,6 +40,8 @@ INDEX = "measure.json"
 CONDITION = "condition.json"
 COMPILED = "compile.json"
 MOST_ATTEMPTS = 2
+# as for slotgrid replay; never written anywhere
+API_KEY = "SLOTGRID_API_KEY"
 # of an artifact: what says how it was compiled
 _DESCRIPTIONS = ("rbln_config.json", "artifact.json")
 
@@ -137,7 +139,9 @@ def _claim(target: Path, arms: Arms, hashes: list[tuple[str, str]]) -> None:
     }
     path = target / INDEX
     if not path.exists():
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        # a hidden file is what a killed call left of its own
+        taken = target.is_dir() and any(not path.name.startswith(".") for path in target.iterdir())
+        if taken or (target.exists() and not target.is_dir()):
             raise InputError(f"{target}: holds something else already; give a new directory")
         files.write_json(path, index)
         return
@@ -311,7 +315,7 @@ class _Condition:
             self._report("replaying")
             run = replay_over_http(
                 plan=plan,
-                base_url=Endpoint(base_url, silence_s=arms.silence_s),
+                base_url=Endpoint(base_url, api_key=os.environ.get(API_KEY), silence_s=arms.silence_s),
                 output=self._folder,
                 options=arms.options,
                 progress=lambda status: self._report("replaying", status),

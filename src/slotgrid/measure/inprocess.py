@@ -7,9 +7,7 @@ clients leave no trace in the result, and a plan with an hour of tool waits take
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
-import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,8 @@ from typing import TYPE_CHECKING
 from slotgrid import files
 from slotgrid.engine.rules import find_rules, pick_turnaround
 from slotgrid.errors import RunError
-from slotgrid.plan import InputPlan, Session, Turn
+from slotgrid.measure.prompts import TokenRange, segment
+from slotgrid.plan import InputPlan, Turn
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers.event_log import run_from_events
 
@@ -76,7 +75,7 @@ def replay_in_process(
     """Run a plan on a compiled artifact on the CPU clock and write a run directory with its event log.
 
     slots, max_running: at most what was compiled. turnaround_s: None takes the plan's, then the rule set's. Prompts
-    are random tokens, the same for the same plan and session; answers become part of the next prompt. progress is
+    are random tokens, the same for the same plan, session and turn; answers become part of the next prompt. progress is
     called with (finished, all) requests. Raises InputError when a context exceeds the compiled length.
     """
     from slotgrid.serve.artifact import load_artifact
@@ -130,7 +129,8 @@ def drive(
     from slotgrid.serve.tokens import FIRST_WORD
 
     clients = _clients(plan)
-    sessions = [entry for _, entry in plan.sessions()]
+    sessions = [session for _, session in plan.sessions()]
+    tokens = TokenRange(FIRST_WORD, vocabulary)
     # (time, session, turn, client)
     future: list[tuple[int, int, int, int]] = []
     sender: dict[str, int] = {}
@@ -151,7 +151,7 @@ def drive(
             planned = client.turns[client.next][2]
             if turn == 0:
                 client.context = []
-            client.context += _new_tokens(plan.plan_id, sessions[session], session, turn, (FIRST_WORD, vocabulary))
+            client.context += segment(plan.plan_id, sessions[session], session, turn, tokens)
             request = Request(
                 id=f"s{session}t{turn}",
                 prompt=tuple(client.context),
@@ -195,18 +195,6 @@ def _clients(plan: InputPlan) -> list[_Client]:
             session += 1
         clients.append(_Client(turns))
     return clients
-
-
-def _new_tokens(plan_id: str, entry: Session, session: int, turn: int, token_range: tuple[int, int]) -> list[int]:
-    """What a turn appends; a shared prefix is the same in every session with its id."""
-    shared = entry.prefix_tokens if turn == 0 else 0
-    own = _draw(f"{plan_id}:{session}:{turn}", entry.turns[turn].new_tokens - shared, token_range)
-    return _draw(f"prefix:{entry.prefix_id}", shared, token_range) + own if shared else own
-
-
-def _draw(text: str, count: int, token_range: tuple[int, int]) -> list[int]:
-    draw = random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
-    return [draw.randrange(*token_range) for _ in range(count)]
 
 
 def _ns(seconds: float) -> int:

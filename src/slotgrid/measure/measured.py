@@ -111,7 +111,7 @@ def _warnings(clients: Clients, rows: Sequence[Mapping[str, Any]], lag: ClientLa
     if unseen:
         found.append(
             f"{unseen} of {len(rows)} answers do not say how much was cached; not observable is not zero "
-            "(vLLM needs --enable-prompt-tokens-details, and some versions leave a miss out)"
+            "(vLLM needs --enable-prompt-tokens-details, and 0.22.0 leaves a miss out)"
         )
     return found
 

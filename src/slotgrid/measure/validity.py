@@ -60,7 +60,11 @@ def _evaluation_problems(folder: Path, plan: InputPlan, run: Run, rule: WindowRu
         online = Window(run.details["window"]["start_s"], run.details["window"]["end_s"])
         try:
             offline = find_window(
-                run, plan, cycle_s=rule.cycle_s, evaluation_s=rule.evaluation_s, warmup_s=rule.warmup_s
+                run,
+                plan,
+                cycle_s=None if rule.warmup_s is not None else rule.cycle_s,
+                evaluation_s=rule.evaluation_s,
+                warmup_s=rule.warmup_s,
             )
         except InputError as error:
             return [str(error)]

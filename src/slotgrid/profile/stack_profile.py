@@ -56,6 +56,10 @@ class StackProfile:
     scatter: Scatter | None = None
     clock_text: str = ""
 
+    def __post_init__(self) -> None:
+        if self.price.prefill.cached_excess_s is not None:
+            raise InputError(f"profile {self.id}: cached_excess belongs to a clock, not to the price")
+
     def clocked(self, clock: str, config: ServingConfig | None = None, *, without: Iterable[str] = ()) -> StackProfile:
         """The same profile with another clock: ``price`` (device time and clock are one) or ``operating``.
 

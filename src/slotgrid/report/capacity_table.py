@@ -40,7 +40,9 @@ def capacity_report(found: Sequence[Capacity], console: Console) -> None:
         table.add_row(
             entry.config.label,
             str(entry.agents),
-            f"{entry.low} to {entry.high}" + (" or more" if entry.high == entry.most_tried else ""),
+            "none"
+            if entry.low is None
+            else f"{entry.low} to {entry.high}" + (" or more" if entry.high == entry.most_tried else ""),
             f"{entry.windows_within} of {entry.replicates}",
             *(
                 "" if value is None else f"{value:.3f} s"
@@ -50,7 +52,8 @@ def capacity_report(found: Sequence[Capacity], console: Console) -> None:
             ", ".join(costs) or "not known",
         )
     console.print(table)
-    console.print("interval: 95 % of the resamples of the replicates, each a plan of its own and one repeat of it")
+    repeat = " and one repeat of it" if found[0].repeated else "; the profile knows no scatter, so it is run as drawn"
+    console.print(f"interval: 95 % of the resamples of the replicates, each a plan of its own{repeat}")
     console.print("windows: replicates that keep the limits in their own window; the others make up for the rest")
     console.print("found by halving, which takes for granted that fewer agents are never slower")
     for text in sorted({text for entry in found for text in entry.extrapolated}):

@@ -64,7 +64,8 @@ def _failures(details: Any) -> str:
 
 def _window(details: Any) -> str:
     window = details.get("window")
-    stopped = f"ended by {details.get('stopped_by')}"
+    end = details.get("stopped_by")
+    stopped = f"ended by its {end}" if end in ("plan", "window") else str(end)
     if window is None:
         return stopped
     return f"{stopped}; window {window['start_s']:.1f} s to {window['end_s']:.1f} s"

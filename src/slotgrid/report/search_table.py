@@ -21,8 +21,7 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
     profile = result.profile
     best, chosen, ties = result.best, result.recommended, result.near_ties
     console.print(
-        f"{profile.id}, workload {result.workload_id}, rules {result.rules.name}, "
-        f"turnaround {result.turnaround_s * 1000:g} ms"
+        f"{profile.id}, workload {result.workload_id}, rules {result.rules.name}, turnaround {_turnaround(result)}"
     )
     console.print(f"{result.candidates:,} candidates ({space})")
     if result.clock != "price":
@@ -34,7 +33,7 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
     for reason, count in result.skipped.items():
         if count:
             console.print(f"{count:,} more skipped: over the {reason} budget")
-    explored, evaluated = result.plans
+    explored, evaluated = (count * (result.ensemble or 1) for count in result.plans)
     console.print(
         f"{result.candidates * explored:,} simulations to rank them and {result.candidates * evaluated:,} to check; "
         f"{result.simulated:,} distinct ones run, {result.elapsed_s:.2f} s"
@@ -66,6 +65,11 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
             f"  of {len(ties)} near-ties (within {near} {best.ratio:.4f}, "
             f"{best.config.label}) the fewest compile seconds, then least memory, then smallest ratio"
         )
+    if chosen.probability_best is not None and chosen.config != best.config:
+        console.print(
+            f"  it is the best in {chosen.probability_best:.1%} of the repeats, {best.config.label} in "
+            f"{best.probability_best:.1%}; its mean ratio is {chosen.ratio - best.ratio:.4f} larger"
+        )
     console.print(
         f"  device time {_change(chosen.ratio)} on the search inputs, {_change(chosen.ratio_evaluated)} on the "
         "evaluation inputs"
@@ -91,6 +95,13 @@ def search_report(result: SearchResult, space: str, max_seq_len: int, top: int, 
         console.print(f"  over all simulations run, {text}")
     console.print()
     _commands(result, max_seq_len, console)
+
+
+def _turnaround(result: SearchResult) -> str:
+    scatter = result.profile.scatter
+    if result.ensemble is None or result.turnaround_given or scatter is None:
+        return f"{result.turnaround_s * 1000:g} ms"
+    return f"{scatter.turnaround_s.low * 1000:g} to {scatter.turnaround_s.high * 1000:g} ms"
 
 
 def _ranking(result: SearchResult, top: int, width: int) -> Table:

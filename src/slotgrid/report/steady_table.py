@@ -30,6 +30,8 @@ def steady_report(steady: SteadyLoad, run: Run, console: Console) -> None:
     table.add_row("stall", _text(steady.stall_per_turn_s, " s a turn"), "session-seconds others wait for prefills")
     table.add_row("padding", _percent(steady.padding_ratio), f"nothing runs {_percent(steady.idle_share)} of the time")
     queue = f"at least one waits {_percent(steady.queue_share)} of the time"
+    if steady.queue is not None:
+        queue += ", p50 {}, p95 {}, p99 {} waiting".format(*steady.queue)
     table.add_row("queue", _text(steady.queue_mean, " waiting"), queue)
     for name, spread in (
         ("TTFT", steady.ttft),
@@ -40,9 +42,14 @@ def steady_report(steady: SteadyLoad, run: Run, console: Console) -> None:
             table.add_row(name, "not observed", "")
         else:
             table.add_row(name, f"p50 {spread.p50_s:.4f} s", f"p95 {spread.p95_s:.4f} s, p99 {spread.p99_s:.4f} s")
-    rate = steady.requests / window.seconds
-    table.add_row("throughput", f"{rate:.3f} turns/s", f"{steady.output_tokens / window.seconds:.1f} output tokens/s")
+    tokens = _text(steady.tokens_per_s, " output tokens/s", 1)
+    table.add_row("throughput", _text(steady.turns_per_s, " turns/s"), tokens)
     console.print(table)
+    if steady.keeps_up is False:
+        console.print(
+            f"not a steady state: {steady.requests} turns arrived in the window and only {steady.finished} finished; "
+            "values per turn and percentiles depend on when one looks"
+        )
     if steady.occupancy is not None:
         shares = Table("running", "share of decode steps", box=None)
         for n, share in steady.occupancy.items():
@@ -81,14 +88,35 @@ def ensemble_report(ensemble: Ensemble, console: Console) -> None:
         )
     if len(uncertain) > 20:
         console.print(f"  and {len(uncertain) - 20} more (--json shows all)")
+    _limits(ensemble, console)
 
 
 def steady_ensemble_report(ensemble: SteadyEnsemble, console: Console) -> None:
     """Print means and prediction intervals of the window."""
     data = ensemble.to_dict()
-    console.print(f"{data['members']} repeats")
-    rows = {key.replace("_", " "): value for key, value in data.items() if isinstance(value, dict) or value is None}
+    console.print(
+        f"{data['members']} repeats of plan {ensemble.plan_id} on {ensemble.config.label}, rules {ensemble.rules}, "
+        f"clock: {ensemble.clock}"
+    )
+    rows = {
+        key.replace("_", " "): value
+        for key, value in data.items()
+        if value is None or (isinstance(value, dict) and "mean" in value)
+    }
     _intervals(rows, data["level"], console)
+    if data["members_keeping_up"] < data["members"]:
+        away = data["members"] - data["members_keeping_up"]
+        console.print(
+            f"not a steady state in {away} of {data['members']} repeats: turns arrive faster than they finish"
+        )
+    _limits(ensemble, console)
+
+
+def _limits(ensemble: Ensemble | SteadyEnsemble, console: Console) -> None:
+    for text in ensemble.extrapolated:
+        console.print(f"outside the measured range: {text}")
+    for text in ensemble.notes:
+        console.print(f"note: {text}")
 
 
 def _intervals(rows: Mapping[str, Mapping[str, float | None] | None], level: float, console: Console) -> None:

@@ -25,6 +25,10 @@ DecodePrice = Callable[[Ints, Ints, Ints], Floats]
 PrefillPrice = Callable[[Ints], Floats]
 
 PERCENTILES = (50, 95, 99)
+# about three centuries, as in plans
+_LONGEST_S = 1e10
+# A window in which fewer of the arriving turns finish is no steady load.
+_KEEPS_UP = 0.9
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,11 @@ def pooled_p95_s(spreads: Sequence[Spread | None]) -> float | None:
 class SteadyLoad:
     """One run inside its window. None is not observed.
 
-    requests: turns that arrived in the window; later_turns: of those the ones that continue a session.
+    requests: turns that arrived in the window; later_turns: of those the ones that continue a session. finished: turns
+    that finished in it; generated_tokens: tokens that came out in it, whenever their turn arrived.
     histogram: [running, bucket, steps] of the decode steps in the window. idle_share: time nothing ran.
     queue_mean, queue_share: requests waiting on average over time; share of the time at least one waits.
+    queue: 50th, 95th and 99th percentile over time of how many wait.
     stall_session_s: session-seconds others waited for prefills that started in the window.
     """
 
@@ -95,10 +101,27 @@ class SteadyLoad:
     idle_share: float | None
     queue_mean: float | None
     queue_share: float | None
+    queue: tuple[int, int, int] | None
     ttft: Spread | None
     ttft_later: Spread | None
     inter_token: Spread | None
-    output_tokens: int
+    finished: int | None
+    generated_tokens: int | None
+
+    @property
+    def keeps_up(self) -> bool | None:
+        """Whether turns finish about as fast as they arrive; if not, nothing here is a steady state."""
+        return None if self.finished is None else self.finished >= _KEEPS_UP * self.requests
+
+    @property
+    def turns_per_s(self) -> float | None:
+        """Turns finished a second."""
+        return None if self.finished is None else self.finished / self.window.seconds
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens generated a second."""
+        return None if self.generated_tokens is None else self.generated_tokens / self.window.seconds
 
     @property
     def reuse_rate(self) -> float | None:
@@ -159,8 +182,11 @@ class SteadyLoad:
             "idle_share": self.idle_share,
             "queue_mean": self.queue_mean,
             "queue_share": self.queue_share,
-            "turns_per_s": self.requests / self.window.seconds,
-            "output_tokens_per_s": self.output_tokens / self.window.seconds,
+            "queue": None if self.queue is None else dict(zip(("p50", "p95", "p99"), self.queue, strict=True)),
+            "finished": self.finished,
+            "keeps_up": self.keeps_up,
+            "turns_per_s": self.turns_per_s,
+            "output_tokens_per_s": self.tokens_per_s,
             **{name: None if spread is None else spread.to_dict() for name, spread in spreads.items()},
         }
 
@@ -191,56 +217,73 @@ def find_window(
     plan ends inside the window.
     """
     for name, value in (("window", evaluation_s), ("warm-up", warmup_s), ("cycle", cycle_s)):
-        if value is not None and not (np.isfinite(value) and value >= 0):
-            raise InputError(f"{name}: {value!r} s; allowed: finite seconds of at least 0")
+        if value is not None and not 0 <= value <= _LONGEST_S:
+            raise InputError(f"{name}: {value:g} s; allowed: 0 to {_LONGEST_S:g} s")
     if evaluation_s == 0:
         raise InputError("window: 0 s; allowed: more than 0")
-    finish_s = run.requests["finish_s"].to_numpy()
-    if run.requests["finish_s"].has_nulls() or run.requests["session"].has_nulls():
+    if warmup_s is not None and cycle_s is not None:
+        raise InputError("cycle: belongs to the rule that finds the warm-up; give one of both")
+    session, turn, finish = (run.requests[name] for name in ("session", "turn", "finish_s"))
+    if session.has_nulls() or turn.has_nulls() or finish.null_count() == len(finish):
         raise InputError("window: finish times or sessions are not observed in this run; a window needs both")
+    last_session = int(session.to_numpy().max())
+    if last_session >= plan.session_count:
+        raise InputError(f"window: the run has session {last_session}, the plan only {plan.session_count} sessions")
     clients = len(plan.clients)
-    client = _clients(plan)[run.requests["session"].to_numpy()]
-    if plan.open_loop and clients > 1:
-        if warmup_s is None:
-            raise InputError("warm-up: an open-loop plan renews no client; give the warm-up in seconds (--warmup)")
-        window = Window(warmup_s, warmup_s + evaluation_s)
-        last_s = max(c.start_s for c in plan.clients)
-        if last_s < window.end_s:
-            rate = clients / max(last_s, 1e-9)
-            raise InputError(
-                f"window: the last session starts at {last_s:.1f} s, the window ends at {window.end_s:.1f} s; about "
-                f"{int(np.ceil(rate * window.end_s * 1.1))} sessions are needed, the plan has {clients}"
-            )
-        return window
+    if not plan.renews:
+        return _open_window(plan, evaluation_s, warmup_s)
+    client = _clients(plan)[session.to_numpy()]
+    # what was in flight when a run ended has no finish
+    finish_s = finish.cast(float).fill_null(np.inf).to_numpy()
+    done = np.isfinite(finish_s)
     if warmup_s is None:
-        if cycle_s is None:
-            cycle_s = plan.cycle_s
-        found = warmup_end_s(client, finish_s, clients, cycle_s)
+        found = warmup_end_s(client[done], finish_s[done], clients, plan.cycle_s if cycle_s is None else cycle_s)
         if found is None:
-            raise InputError("window: a client has fewer than two turns; the warm-up needs two of every client")
+            raise InputError("window: a client finished fewer than two turns; the warm-up needs two of every client")
         warmup_s = found
     window = Window(warmup_s, warmup_s + evaluation_s)
-    check_lasting(window, _run_out_s(run, plan, client), min(len(c.sessions) for c in plan.clients))
+    # a client has run out only when the last turn of its last session is over
+    last = np.full(clients, np.inf)
+    ends = {}
+    for i, (c, planned) in enumerate(plan.sessions()):
+        ends[c] = (i, len(planned.turns) - 1)
+    final = np.array([ends[c] for c in range(clients)])
+    is_final = (session.to_numpy() == final[client, 0]) & (turn.to_numpy() == final[client, 1])
+    last[client[is_final]] = finish_s[is_final]
+    check_lasting(window, last, min(len(c.sessions) for c in plan.clients))
     return window
 
 
-def _run_out_s(run: Run, plan: InputPlan, client: Ints) -> Floats:
-    """When each client finished the last turn it has in the plan; infinity where it did not, as at the end of a
-    measured window."""
-    last_session = np.cumsum([len(c.sessions) for c in plan.clients]) - 1
-    last_turn = np.array([len(c.sessions[-1].turns) - 1 for c in plan.clients])
-    session, turn = run.requests["session"].to_numpy(), run.requests["turn"].to_numpy()
-    ends = (session == last_session[client]) & (turn == last_turn[client])
-    out = np.full(len(plan.clients), np.inf)
-    out[client[ends]] = run.requests["finish_s"].to_numpy()[ends]
-    return out
+def _open_window(plan: InputPlan, evaluation_s: float, warmup_s: float | None) -> Window:
+    """Sessions that arrive by themselves: a given warm-up, and a plan that goes on arriving until the end."""
+    if warmup_s is None:
+        raise InputError("warm-up: every client of this plan has one session (open loop); give its seconds (--warmup)")
+    window = Window(warmup_s, warmup_s + evaluation_s)
+    last_s = max(client.start_s for client in plan.clients)
+    if last_s == 0:
+        raise InputError("window: all sessions of this plan start together and none is renewed; no steady load")
+    if last_s < window.end_s:
+        needed = int(np.ceil(1.1 * len(plan.clients) * window.end_s / last_s))
+        raise InputError(
+            f"window: the last session starts at {last_s:.1f} s, the window ends at {window.end_s:.1f} s; "
+            f"about {needed} sessions are needed, the plan has {len(plan.clients)}"
+        )
+    return window
 
 
-def steady_load(run: Run, window: Window, *, decode_price: DecodePrice, prefill_price: PrefillPrice) -> SteadyLoad:
+def steady_load(
+    run: Run,
+    window: Window,
+    *,
+    decode_price: DecodePrice,
+    prefill_price: PrefillPrice,
+    context_priced: bool = False,
+) -> SteadyLoad:
     """What ``run`` does inside ``window``; prices as functions (:class:`profile.CostModel` gives both).
 
-    A step without a clock (logs give an order only) belongs to the window when it lies between the admissions of the
-    window's first and last request. Raises InputError when arrivals are not observed.
+    context_priced: decode_price depends on the context tokens. A step without a clock (logs give an order only) belongs
+    to the window when it lies between the admissions of the window's first and last request; its context is not known.
+    Raises InputError when arrivals are not observed.
     """
     requests = run.requests
     if requests["arrival_s"].has_nulls():
@@ -258,22 +301,30 @@ def steady_load(run: Run, window: Window, *, decode_price: DecodePrice, prefill_
     seen = inside & np.isfinite(ttft)
     steps = _steps(run, window, inside)
     queue = _queue(arrival, requests["admit_s"].cast(float).to_numpy(), window)
+    finish = requests["finish_s"].cast(float).fill_null(np.nan).to_numpy()
+    timed = steps is not None and steps.idle_share is not None
     return SteadyLoad(
         window=window,
         requests=int(inside.sum()),
         later_turns=int(later.sum()),
         reused=reused,
-        decode_s=None if steps is None else steps.decode_s(decode_price),
+        decode_s=None if steps is None else steps.decode_s(decode_price, context_priced),
         prefill_s=prefill_s,
         stall_session_s=None if steps is None else steps.stall_session_s,
         histogram=None if steps is None else steps.histogram,
         idle_share=None if steps is None else steps.idle_share,
         queue_mean=None if queue is None else queue[0],
         queue_share=None if queue is None else queue[1],
+        queue=None if queue is None else queue[2],
         ttft=Spread.of(ttft[seen]),
         ttft_later=Spread.of(ttft[seen & later]),
         inter_token=_inter_token(run, window, first),
-        output_tokens=int(requests["output_tokens"].filter(inside).sum()),
+        finished=int(window.covers(finish).sum()),
+        generated_tokens=(
+            int((steps.running * steps.repeats).sum() + window.covers(first).sum())
+            if steps is not None and timed
+            else None
+        ),
     )
 
 
@@ -282,12 +333,17 @@ class _WindowSteps:
     running: Ints
     bucket: Ints
     repeats: Ints
-    context_tokens: Ints
+    context_tokens: Ints | None
     stall_session_s: float | None
     idle_share: float | None
 
-    def decode_s(self, price: DecodePrice) -> float:
-        return float((price(self.running, self.bucket, self.context_tokens) * self.repeats).sum())
+    def decode_s(self, price: DecodePrice, context_priced: bool) -> float | None:
+        context = self.context_tokens
+        if context is None:
+            if context_priced:
+                return None
+            context = np.zeros(len(self.running), np.int64)
+        return float((price(self.running, self.bucket, context) * self.repeats).sum())
 
     @property
     def histogram(self) -> tuple[tuple[int, int, int], ...]:
@@ -307,6 +363,9 @@ def _steps(run: Run, window: Window, inside: npt.NDArray[np.bool_]) -> _WindowSt
         return None
     steps = run.steps
     decode = (steps["kind"] == "decode").to_numpy()
+    context: Ints | None
+    stall: float | None
+    idle: float | None
     if not steps["start_s"].has_nulls():
         start = steps["start_s"].to_numpy()
         kept = window.covers(start)
@@ -323,7 +382,7 @@ def _steps(run: Run, window: Window, inside: npt.NDArray[np.bool_]) -> _WindowSt
         chosen = order.filter(inside).drop_nulls().to_numpy()
         position = steps["order"].to_numpy()
         kept = (position >= chosen.min()) & (position <= chosen.max())
-        stall, idle, context = None, None, np.zeros(int((decode & kept).sum()), np.int64)
+        stall, idle, context = None, None, None
     chosen = decode & kept
     repeats = steps["repeats"].to_numpy()[chosen] if "repeats" in steps.columns else np.ones(chosen.sum(), np.int64)
     return _WindowSteps(
@@ -354,18 +413,25 @@ def _context(run: Run, decode_start_s: Floats) -> Ints:
     return context
 
 
-def _queue(arrival_s: Floats, admit_s: Floats, window: Window) -> tuple[float, float] | None:
-    """Waiting requests on average over the window and share of it with at least one; None when not observed."""
+def _queue(arrival_s: Floats, admit_s: Floats, window: Window) -> tuple[float, float, tuple[int, int, int]] | None:
+    """Waiting requests over the time of the window: mean, share with at least one, percentiles; None when an
+    admission that matters was not observed."""
+    before_end = arrival_s < window.end_s
+    arrival_s, admit_s = arrival_s[before_end], admit_s[before_end]
     if not np.isfinite(admit_s).all():
         return None
     begin, end = np.clip(arrival_s, window.start_s, window.end_s), np.clip(admit_s, window.start_s, window.end_s)
     mean = float((end - begin).sum()) / window.seconds
     kept = end > begin
-    times = np.concatenate([begin[kept], end[kept]])
-    change = np.concatenate([np.ones(kept.sum()), -np.ones(kept.sum())])
+    times = np.concatenate([[window.start_s], begin[kept], end[kept], [window.end_s]])
+    change = np.concatenate([[0], np.ones(kept.sum(), np.int64), -np.ones(kept.sum(), np.int64), [0]])
     order = np.argsort(times, kind="stable")
-    waiting = np.cumsum(change[order])[:-1] > 0
-    return mean, float(np.diff(times[order])[waiting].sum()) / window.seconds
+    waiting, lasting = np.cumsum(change[order])[:-1], np.diff(times[order])
+    by_count = np.argsort(waiting, kind="stable")
+    upto = np.cumsum(lasting[by_count])
+    at = [min(int(np.searchsorted(upto, q / 100 * upto[-1])), len(upto) - 1) for q in PERCENTILES]
+    p50, p95, p99 = (int(waiting[by_count][i]) for i in at)
+    return mean, float(lasting[waiting > 0].sum()) / window.seconds, (p50, p95, p99)
 
 
 def _inter_token(run: Run, window: Window, first_token_s: Floats) -> Spread | None:

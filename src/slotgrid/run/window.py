@@ -67,8 +67,8 @@ def warmup_end_s(client: Ints, finish_s: Floats, clients: int, cycle_s: float) -
 def check_lasting(window: Window, last_finish_s: Floats, sessions_per_client: int) -> None:
     """Raise PlanTooShort when a client ran out of sessions before the window ended.
 
-    last_finish_s: float64[C], when each client finished its last session; the message says how many sessions per
-    client would have lasted.
+    last_finish_s: float64[C], when each client finished the last turn of its last session, infinite when it did not
+    come to that; the message says how many sessions per client would have lasted.
     """
     shortest_s = float(last_finish_s.min())
     if shortest_s >= window.end_s:

@@ -2,7 +2,8 @@
 
 Every replicate is a plan of its own (its seed), and one repeat of it where the profile knows the scatter. A limit holds
 for N agents when 95 % of all values of all replicates keep it. The interval comes from resampling the replicates. The
-largest N is found by doubling and halving, which takes for granted that fewer agents are never slower.
+largest N is found by doubling and halving, which takes for granted that fewer agents are never slower. Latency
+percentiles of hardware runs are not published, so these are validated against none (docs/fidelity.md).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.config import ServingConfig
+from slotgrid.engine.outside import Outside
 from slotgrid.engine.perturb import perturbed
 from slotgrid.engine.rules import RuleSet
 from slotgrid.engine.setup import set_up
@@ -24,6 +26,7 @@ from slotgrid.errors import InputError
 from slotgrid.profile import StackProfile
 from slotgrid.run.steady import SteadyLoad, pooled_p95_s
 from slotgrid.run.window import EVALUATION_S, PlanTooShort
+from slotgrid.search.numbers import distinct
 from slotgrid.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -31,6 +34,10 @@ Progress = Callable[[int, int], None]
 
 _SHARE = 0.95
 _RESAMPLES = 2_000
+# Resampling fewer replicates gives no interval.
+_FEWEST = 5
+# A window that needs more sessions of a client is refused.
+_MOST_SESSIONS = 2_000
 # Enough for most windows; more are drawn when a client runs out. A longer plan begins with the same sessions.
 _SESSIONS = 6
 
@@ -69,7 +76,8 @@ class Limits:
 class Capacity:
     """What one configuration serves.
 
-    agents: largest number within the limits over all replicates. low, high: 95 % of 2,000 resamples of the replicates.
+    agents: largest number within the limits over all replicates. low, high: 95 % of 2,000 resamples of the replicates;
+    None with fewer than five. repeated: each replicate is also one repeat of its plan (the profile knows the scatter).
     windows_within: replicates whose own window keeps the limits at ``agents``. at_top: the limits still held with the
     most agents tried, so that agents and high are lower bounds.
     ttft_p95_s, inter_token_p95_s: over all replicates at ``agents``; None with 0 agents.
@@ -79,8 +87,9 @@ class Capacity:
     config: ServingConfig
     limits: Limits
     agents: int
-    low: int
-    high: int
+    low: int | None
+    high: int | None
+    repeated: bool
     replicates: int
     windows_within: int
     most_tried: int
@@ -91,15 +100,33 @@ class Capacity:
     next_broken: tuple[str, ...]
     compile_s: float | None
     memory_gib_per_device: float | None
+    device_gib: float | None
     extrapolated: tuple[str, ...]
 
     @property
+    def fits(self) -> bool | None:
+        """Whether the fullest device holds it; None when memory is not known."""
+        if self.memory_gib_per_device is None or self.device_gib is None:
+            return None
+        return self.memory_gib_per_device <= self.device_gib
+
+    @property
     def sentence(self) -> str:
-        """What a buyer wants to read."""
-        least = "at least " if self.at_top else ""
-        agents = f"{least}{self.agents} agent{'' if self.agents == 1 else 's'} at {self.limits}"
-        away = max(self.agents - self.low, self.high - self.agents)
-        return f"{agents}, ± {away}" if not least else agents
+        """What a buyer wants to read; ± only where the interval is symmetric."""
+        text = (
+            f"{'at least ' if self.at_top else ''}{self.agents} agent{'' if self.agents == 1 else 's'} at {self.limits}"
+        )
+        if self.low is None or self.high is None:
+            text += f" (no interval from {self.replicates} replicate{'' if self.replicates == 1 else 's'})"
+        elif self.at_top:
+            text += f" ({self.low} or more)"
+        elif self.high - self.agents == self.agents - self.low:
+            text += f", ± {self.high - self.agents}"
+        else:
+            text += f" ({self.low} to {self.high}{' or more' if self.high == self.most_tried else ''})"
+        if self.fits is False:
+            text += f"; does not fit: {self.memory_gib_per_device:.1f} GiB of {self.device_gib:g} GiB a device"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -108,6 +135,7 @@ class Capacity:
             "agents": self.agents,
             "low": self.low,
             "high": self.high,
+            "repeated": self.repeated,
             "replicates": self.replicates,
             "windows_within": self.windows_within,
             "most_tried": self.most_tried,
@@ -118,6 +146,8 @@ class Capacity:
             "next_broken": list(self.next_broken),
             "compile_s": self.compile_s,
             "memory_gib_per_device": self.memory_gib_per_device,
+            "device_gib": self.device_gib,
+            "fits": self.fits,
             "extrapolated": list(self.extrapolated),
             "sentence": self.sentence,
         }
@@ -137,6 +167,7 @@ def capacity(
     evaluation_s: float = EVALUATION_S,
     cycle_s: float | None = None,
     rules: str | RuleSet | None = None,
+    turnaround_s: float | None = None,
     clock: str | None = None,
     without: Sequence[str] = (),
     progress: Progress | None = None,
@@ -150,14 +181,15 @@ def capacity(
         raise InputError(f"agents: {most_agents}; allowed: at least 1")
     if not configs:
         raise InputError("buckets: no configuration given")
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise InputError("seeds: empty or repeated; give distinct whole numbers, one per replicate")
+    chosen = distinct(seeds, "seeds", 0)
+    if clock is None and tuple(without):
+        raise InputError("without: leaves out corrections of the operating clock; choose clock operating")
     found = []
     for i, config in enumerate(configs):
         if progress is not None:
             progress(i, len(configs))
         stack = profile if clock is None else profile.clocked(clock, config, without=without)
-        trial = _Trial(stack, config, workload, limits, tuple(seeds), evaluation_s, cycle_s, rules)
+        trial = _Trial(stack, config, workload, limits, chosen, evaluation_s, cycle_s, rules, turnaround_s)
         found.append(_capacity(profile, trial, most_agents))
     if progress is not None:
         progress(len(configs), len(configs))
@@ -202,14 +234,14 @@ class _Trial:
         evaluation_s: float,
         cycle_s: float | None,
         rules: str | RuleSet | None,
+        turnaround_s: float | None,
     ) -> None:
         self._profile, self.config, self._workload, self.limits = profile, config, workload, limits
-        self.seeds, self._evaluation_s, self._rules = seeds, evaluation_s, rules
+        self.seeds, self._evaluation_s, self._rules, self._turnaround_s = seeds, evaluation_s, rules, turnaround_s
         self._cycle_s = (workload.cycle_s or 0.0) if cycle_s is None else cycle_s
         self._levels: dict[int, _Level] = {}
-        self._computed: set[int] = set()
-        self._running: set[int] = set()
-        self._longest_context = 0
+        self.outside = Outside(profile, config)
+        self.repeated = profile.scatter is not None
 
     def level(self, agents: int) -> _Level:
         """All replicates with this many agents."""
@@ -222,6 +254,9 @@ class _Trial:
                     spread = window.ttft if name == "TTFT p95" else window.inter_token
                     if spread is not None:
                         within[r, column], total[r, column] = spread.within(limit), spread.count
+            for (name, _), values in zip(items, total.sum(axis=0), strict=True):
+                if values == 0:
+                    raise InputError(f"limits: {name} cannot be seen: no window of {agents} agents has such a value")
             self._levels[agents] = _Level(
                 within,
                 total,
@@ -235,17 +270,6 @@ class _Trial:
         """All limits hold over all replicates."""
         return bool(self.level(agents).kept.all())
 
-    def outside(self) -> tuple[str, ...]:
-        """What the simulations asked of the profile outside its measured ranges."""
-        buckets = {self.config.bucket_for(n) for n in self._running}
-        computed = np.array(sorted(self._computed), np.int64)
-        price, clock = self._profile.price, self._profile.clock
-        notes = price.decode.beyond(buckets, self._running) + price.prefill.beyond(computed)
-        if clock is not price:
-            beyond = clock.decode.beyond(buckets, self._running, self._longest_context)
-            notes += [f"clock: {text}" for text in (*beyond, *clock.prefill.beyond(computed))]
-        return tuple(notes)
-
     def _window(self, agents: int, seed: int) -> SteadyLoad:
         sessions = _SESSIONS
         while True:
@@ -253,21 +277,28 @@ class _Trial:
                 return self._simulate(agents, seed, sessions)
             except PlanTooShort as error:
                 sessions = error.sessions_per_client
+                if sessions > _MOST_SESSIONS:
+                    raise InputError(
+                        f"window: {self._evaluation_s:g} s need {sessions:,} sessions of every agent; "
+                        f"allowed: windows that {_MOST_SESSIONS:,} last for"
+                    ) from None
 
     def _simulate(self, agents: int, seed: int, sessions_per_client: int) -> SteadyLoad:
         plan = self._workload.draw(
             clients=agents, seed=seed, cycle_s=self._cycle_s, sessions_per_client=sessions_per_client
         )
-        setup = set_up(self._profile, self.config, plan, self._rules, None, None, ())
+        setup = set_up(self._profile, self.config, plan, self._rules, self._turnaround_s, None, ())
         flat, step_s = setup.flat, setup.step_s
         if self._profile.scatter is not None:
             member = perturbed(setup, self._profile.scatter, 1, np.random.default_rng([seed, agents]))
             flat, step_s = member.flat(0), member.step_s[0]
         run = record(setup, flat, step_s)
-        steady = measure_window(run, plan, self._profile, evaluation_s=self._evaluation_s, cycle_s=self._cycle_s)
-        self._computed.update(run.requests["computed_tokens"].unique().to_list())
-        self._running.update(n for n, _, _ in steady.histogram or ())
-        self._longest_context = max(self._longest_context, plan.longest_context_tokens)
+        # a tool can take longer than a short window
+        steady = measure_window(
+            run, plan, self._profile, evaluation_s=self._evaluation_s, cycle_s=self._cycle_s, may_be_empty=True
+        )
+        running = np.array([n for n, _, _ in steady.histogram or ()], np.int64)
+        self.outside.add(running, run.requests["computed_tokens"].to_numpy(), plan.longest_context_tokens)
         return steady
 
 
@@ -281,24 +312,26 @@ def _capacity(profile: StackProfile, trial: _Trial, most: int) -> Capacity:
         good, bad = (middle, bad) if trial.holds(middle) else (good, middle)
     agents = good
 
-    # the capacity of every resample: look at neighbours until none of them is left undecided
+    # the capacity of every resample: look at neighbours until few of them are left undecided
     replicates = len(trial.seeds)
     rng = np.random.default_rng(0)
     weights = rng.multinomial(replicates, np.full(replicates, 1 / replicates), _RESAMPLES)
+    # a tail of no more than the cut changes neither end
+    cut = int(0.025 * _RESAMPLES)
     low, high = agents, agents
     sampled = np.full(_RESAMPLES, agents)
     undecided = np.ones(_RESAMPLES, np.bool_)
-    while low > 0 and undecided.any():
+    while low > 0 and undecided.sum() > cut:
         undecided &= ~trial.level(low).holds(weights)
         sampled[undecided] = low - 1
         low -= 1
     undecided = sampled == agents
-    while high < most and undecided.any():
+    while high < most and undecided.sum() > cut:
         undecided &= trial.level(high + 1).holds(weights)
         sampled[undecided] = high + 1
         high += 1
     ordered = np.sort(sampled)
-    cut = int(0.025 * _RESAMPLES)
+    enough = replicates >= _FEWEST
 
     at = trial.level(agents) if agents else None
     after = trial.level(agents + 1).kept if agents < most else np.ones(len(trial.limits.items()), np.bool_)
@@ -307,8 +340,9 @@ def _capacity(profile: StackProfile, trial: _Trial, most: int) -> Capacity:
         config=trial.config,
         limits=trial.limits,
         agents=agents,
-        low=int(ordered[cut]),
-        high=int(ordered[-1 - cut]),
+        low=int(ordered[cut]) if enough else None,
+        high=int(ordered[-1 - cut]) if enough else None,
+        repeated=trial.repeated,
         replicates=replicates,
         windows_within=0 if at is None else int(at.holds(np.eye(replicates, dtype=np.int64)).sum()),
         most_tried=most,
@@ -319,5 +353,6 @@ def _capacity(profile: StackProfile, trial: _Trial, most: int) -> Capacity:
         next_broken=tuple(name for (name, _), kept in zip(trial.limits.items(), after, strict=True) if not kept),
         compile_s=None if build is None else build.seconds(trial.config),
         memory_gib_per_device=None if memory is None else memory.fullest_device_gib(trial.config),
-        extrapolated=trial.outside(),
+        device_gib=None if memory is None else memory.device_gib.value,
+        extrapolated=trial.outside.texts(),
     )

@@ -88,16 +88,11 @@ class PlanGroup:
         With repeats also on the buckets in use: each is off by its own amount.
         """
         capacity = min(rules.usable_slots(config.slots, config.max_running), self.most_requests + 1)
-        padding = pads_by_eviction(config, rules) and capacity <= self.most_requests
+        padding = rules.evicts_for_padding(config.slots, config.max_running) and capacity <= self.most_requests
         limit = min(config.max_running, self.clients + 1)
         count = min(config.max_running, self.clients) + 1
         used = b"" if self.members == 1 else bytes(str([config.bucket_for(n) for n in range(1, count)]), "ascii")
         return capacity, limit, padding, clock_s[:count].tobytes() + price_s[:count].tobytes() + used
-
-
-def pads_by_eviction(config: ServingConfig, rules: RuleSet) -> bool:
-    """Whether a padded step may evict: asked for, and no slot is kept back for padding instead."""
-    return rules.padding == "evict" and config.slots >= config.max_running
 
 
 class Evaluator:

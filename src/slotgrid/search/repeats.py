@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from slotgrid.config import ServingConfig
-from slotgrid.engine.perturb import off_by, perturb_plan, step_deviation_s
+from slotgrid.engine.perturb import copy_of, off_by, perturb_plan, step_deviation_s
 from slotgrid.engine.prepare import FlatPlan, Floats
 from slotgrid.plan import InputPlan
 from slotgrid.profile import Scatter, StackProfile
@@ -28,17 +28,7 @@ class Repeats:
         first, start_s, gap_s, prefill = perturb_plan(
             flat, turnaround_s, self.turnaround_given, self.scatter, self.members, rng
         )
-        return [
-            replace(
-                flat,
-                first_requests=first[m],
-                first_arrival_s=start_s[m],
-                gap_s=gap_s[m],
-                prefill_miss_s=flat.prefill_miss_s * prefill[m],
-                prefill_hit_s=flat.prefill_hit_s * prefill[m],
-            )
-            for m in range(self.members)
-        ]
+        return [copy_of(flat, first[m], start_s[m], gap_s[m], prefill[m]) for m in range(self.members)]
 
     def steps(self, step_s: Floats, config: ServingConfig, profile: StackProfile) -> Floats:
         """Step seconds of every repeat, float64[members, N + 1]; a bucket is off by the same in every candidate."""

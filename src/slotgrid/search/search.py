@@ -17,12 +17,14 @@ import numpy.typing as npt
 from slotgrid._version import __version__
 from slotgrid.config import ServingConfig
 from slotgrid.engine.inner_pool import inner_block_notes
+from slotgrid.engine.perturb import check_members
 from slotgrid.engine.rules import RuleSet, find_rules, pick_turnaround
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
 from slotgrid.search.evaluate import Evaluator, PlanGroup
 from slotgrid.search.ledger import LedgerFolder, finished_rows, reused_column, seconds_column
+from slotgrid.search.numbers import distinct
 from slotgrid.search.recommend import near_tie_rows, recommend
 from slotgrid.search.repeats import Repeats
 from slotgrid.search.score import SCORES, Score, ratios
@@ -96,7 +98,8 @@ class SearchResult:
     extrapolated: prefill sizes outside the measured range, the same for every candidate.
     simulated: distinct simulations run; plans: (explored, evaluated) plans per candidate.
     notes: what blocks inside the slots and shared prefixes changed, over all simulations run.
-    ensemble: repeats of every plan, None without; clock: what moves time, in words.
+    ensemble: repeats of every plan, None without (near-ties are then also candidates not behind the best in 5 % of
+    them); clock: what moves time, in words; turnaround_given: an argument fixed it, so repeats keep it.
     """
 
     profile: StackProfile
@@ -118,6 +121,7 @@ class SearchResult:
     elapsed_s: float
     ensemble: int | None = None
     clock: str = "price"
+    turnaround_given: bool = False
 
     @property
     def candidates(self) -> int:
@@ -254,12 +258,12 @@ def search(
     gap_s = pick_turnaround(
         rule_set, turnaround_s, None, None if profile.turnaround_s is None else profile.turnaround_s.value
     )
-    counts = _distinct(sessions, "sessions", 1)
+    counts = distinct(sessions, "sessions", 1)
     seeds = {
-        "explore": _distinct(workload.explore_seeds if explore_seeds is None else explore_seeds, "explore-seeds", 0),
-        "evaluate": _distinct(workload.evaluate_seeds if evaluate_seeds is None else evaluate_seeds, "eval-seeds", 0),
+        "explore": distinct(workload.explore_seeds if explore_seeds is None else explore_seeds, "explore-seeds", 0),
+        "evaluate": distinct(workload.evaluate_seeds if evaluate_seeds is None else evaluate_seeds, "eval-seeds", 0),
     }
-    chosen_blocks = _distinct(workload.blocks if blocks is None else blocks, "blocks", 0)
+    chosen_blocks = distinct(workload.blocks if blocks is None else blocks, "blocks", 0)
     shared = set(seeds["explore"]) & set(seeds["evaluate"])
     if shared:
         raise InputError(
@@ -347,6 +351,7 @@ def search(
         notes=tuple(inner_block_notes(*evaluator.inner_blocks)),
         elapsed_s=time.perf_counter() - started,
         ensemble=ensemble,
+        turnaround_given=turnaround_s is not None,
         clock=profile.clock_text or ("price" if profile.clock is profile.price else "the profile's"),
     )
     if store is not None:
@@ -355,10 +360,7 @@ def search(
 
 
 def _repeats(profile: StackProfile, members: int, seed: int, turnaround_given: bool) -> Repeats:
-    if isinstance(members, bool) or not isinstance(members, int) or members < 2:
-        raise InputError(f"ensemble: {members!r} members; allowed: whole numbers of at least 2")
-    if not isinstance(seed, int) or seed < 0:
-        raise InputError(f"seed: {seed!r}; allowed: whole numbers of at least 0")
+    check_members(members, seed)
     return Repeats(members, seed, profile.needed_scatter(), turnaround_given)
 
 
@@ -379,17 +381,6 @@ def _with_standing(
         column[rows] = values
         columns.append(pl.Series(name, column).fill_nan(None))
     return ledger.with_columns(columns)
-
-
-def _distinct(values: Sequence[int], name: str, least: int) -> tuple[int, ...]:
-    if not values:
-        raise InputError(f"{name}: empty; give at least one whole number")
-    for value in values:
-        if not isinstance(value, int) or value < least:
-            raise InputError(f"{name}: {value}; allowed: whole numbers of at least {least}")
-    if len(set(values)) != len(values):
-        raise InputError(f"{name}: a value appears twice")
-    return tuple(values)
 
 
 def _within_budget(
@@ -506,7 +497,10 @@ def _beyond(profile: StackProfile, config: ServingConfig, most_clients: int) -> 
     """What one candidate asks of the profile outside the ranges it was measured in, besides prefill sizes."""
     most = min(most_clients, config.max_running)
     limit = config.bucket_for(most)
-    notes = profile.price.decode.beyond([size for size in config.buckets if size <= limit], range(1, most + 1))
+    sizes = [size for size in config.buckets if size <= limit]
+    notes = profile.price.decode.beyond(sizes, range(1, most + 1))
+    if profile.clock is not profile.price:
+        notes += [f"clock: {text}" for text in profile.clock.decode.beyond(sizes, range(1, most + 1))]
     build, memory = profile.compile, profile.memory
     count = len(config.buckets)
     if build is not None and build.buckets_range is not None and not build.buckets_range.covers(count):
