@@ -130,7 +130,8 @@ def test_empty_and_missing_files_are_named(tmp_path: Path) -> None:
 def test_intervals_and_findings_of_a_calibration() -> None:
     text = SMALL.replace(
         'value = 20, unit = "ms", kind = "measured", source = "bench"',
-        'value = 20, unit = "ms", kind = "measured", source = "bench", interval = [19, 22], samples = 5, conditions = "idle"',
+        'value = 20, unit = "ms", kind = "measured", source = "bench", interval = [19, 22], samples = 5, '
+        'conditions = "idle"',
     )
     text += """
 [[finding]]
