@@ -2,12 +2,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-stack lint types unit bench paper fidelity clean
+.PHONY: demo demo-loop test test-slow test-stack lint types unit bench paper fidelity clean
 
 # What a new user runs: install and search the published case.
 demo: $(VENV)/.runtime
 	$(BIN)/slotgrid search --profile rbln-ca25-qwen3-4b --workload tracelab-two-turn --sessions 6,8,10 \
 		--batch 8,10,12,16 --max-buckets 6 --compile-budget 30m --baseline 1,2,4,8 -o out/demo
+
+# The whole loop on a small real engine: compile, serve, calibrate, replay, diagnose, predicted against measured.
+demo-loop: $(VENV)/.serve
+	$(BIN)/python examples/demo_loop.py
 
 test: lint types unit
 
@@ -45,6 +49,10 @@ $(VENV)/.runtime: requirements/runtime.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.serve: requirements/serve.txt $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/serve.txt
 	touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime

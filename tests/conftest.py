@@ -59,6 +59,19 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest static engine that shows every rule: buckets 1 and 2, three slots of 128 tokens, compiled once."""
+    from slotgrid.serve.backend import on_cores, split_cores
+    from slotgrid.serve.compile import compile_model
+
+    folder = tmp_path_factory.mktemp("tiny") / "tiny"
+    cores = split_cores()
+    with on_cores(None if cores is None else cores[0]):
+        compile_model(buckets=(1, 2), slots=3, max_seq_len=128, prefill_chunk=16, output=folder)
+    return folder
+
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -125,3 +125,54 @@ def test_empty_and_missing_files_are_named(tmp_path: Path) -> None:
         read("")
     with pytest.raises(sg.InputError, match="built in: rbln-ca25-qwen3-4b"):
         sg.load_profile("rbln")
+
+
+def test_intervals_and_findings_of_a_calibration() -> None:
+    text = SMALL.replace(
+        'value = 20, unit = "ms", kind = "measured", source = "bench"',
+        'value = 20, unit = "ms", kind = "measured", source = "bench", interval = [19, 22], samples = 5, '
+        'conditions = "idle"',
+    )
+    text += """
+[[finding]]
+name = "eviction order"
+value = "fifo by allocation"
+samples = 12
+conditions = "wall clock"
+[[finding]]
+name = "client turnaround"
+reason = "not observable"
+samples = 0
+"""
+    profile = read(text)
+    per_chunk = profile.price.prefill.per_chunk_s
+    assert (per_chunk.interval, per_chunk.samples, per_chunk.conditions) == ((0.019, 0.022), 5, "idle")
+    assert profile.price.prefill.per_token_s.interval is None
+    order, gap = profile.findings
+    assert (order.decided, order.value, order.samples) == (True, "fifo by allocation", 12)
+    assert (gap.decided, gap.reason) == (False, "not observable")
+    data = profile.to_dict()
+    assert [entry["name"] for entry in data["findings"]] == ["eviction order", "client turnaround"]
+    values = {entry["name"]: entry for entry in data["values"]}
+    assert values["price.prefill.per_chunk"]["interval"] == [0.019, 0.022]
+    assert "interval" not in values["price.prefill.per_token"]
+    assert read(SMALL).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("interval = [19, 22]", "interval = [22, 19]", r"per_chunk.interval is \[22, 19\]; expected \[low, high\]"),
+        ("interval = [19, 22]", "interval = 3", "per_chunk.interval is 3; expected a list of numbers"),
+        ("samples = 5", "samples = 0", "per_chunk.samples is 0"),
+        ('name = "x"', 'name = "x"\ncolour = 1', r"finding\[0\].colour: unknown key"),
+        ('value = "y"', "", r"finding\[0\].value is empty and there is no reason"),
+        ("samples = 2", "samples = -1", r"finding\[0\].samples is -1"),
+    ],
+)
+def test_bad_intervals_and_findings_are_named(old: str, new: str, message: str) -> None:
+    text = SMALL.replace('value = 20, unit = "ms",', 'value = 20, interval = [19, 22], samples = 5, unit = "ms",')
+    text += '[[finding]]\nname = "x"\nvalue = "y"\nsamples = 2\n'
+    assert old in text
+    with pytest.raises(sg.InputError, match=message):
+        read(text.replace(old, new))

@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 
 from slotgrid._version import __version__
 from slotgrid.cli import (
+    calibrate,
     capacity,
     compile,
     diagnose,
@@ -59,6 +60,7 @@ app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
 app.command("saturate")(saturate.saturate)
 app.command("null")(saturate.null)
+app.command("calibrate")(calibrate.calibrate)
 app.command("measure")(measure.measure)
 
 

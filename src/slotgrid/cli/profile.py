@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -42,10 +43,10 @@ def show(
     for key in ("id", "description", "model_id", "hardware", "software", "rules", "sha256"):
         out.out(f"{key}: {data[key]}", highlight=False)
     table = Table(box=None)
-    for column in ("value", "", "kind", "source"):
+    for column in ("value", "", "95 %", "kind", "source"):
         table.add_column(column)
     for entry in data["values"]:
-        table.add_row(entry["name"], entry["as_written"], entry["kind"], entry["source"])
+        table.add_row(entry["name"], entry["as_written"], _interval(entry), entry["kind"], entry["source"])
     out.print(table)
     for name, span in data["ranges"].items():
         out.print(f"measured range of {name}: {span or 'not stated'}")
@@ -55,3 +56,15 @@ def show(
         f"{'stay' if kv['generated_reusable'] else 'are not'} reusable ({kv['source'] or 'source not stated'}); "
         f"prefill chunk {data['prefill_chunk_tokens']} tokens"
     )
+    for finding in data["findings"]:
+        value = finding["value"] or f"not decided: {finding['reason']}"
+        out.print(f"{finding['name']}: {value} ({finding['samples']} samples; {finding['conditions']})")
+
+
+def _interval(entry: Mapping[str, Any]) -> str:
+    """The interval of a value, relative to it where that is a number."""
+    if "interval" not in entry:
+        return ""
+    low, high = entry["interval"]
+    value = entry["value"]
+    return f"{low / value - 1:+.1%} {high / value - 1:+.1%}" if value else f"{low:g} to {high:g}"

@@ -1,6 +1,7 @@
 """Profiles: what was measured of a model on a stack, and the cost functions built from it."""
 
 from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
+from slotgrid.profile.finding import Finding
 from slotgrid.profile.operating import CORRECTIONS, OperatingCosts
 from slotgrid.profile.quantity import Quantity, Range
 from slotgrid.profile.scatter import Scatter
@@ -11,6 +12,7 @@ __all__ = [
     "CompileModel",
     "CostModel",
     "DecodeCost",
+    "Finding",
     "KvFacts",
     "MemoryModel",
     "OperatingCosts",

@@ -14,6 +14,7 @@ from slotgrid import files
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError, UnmeasuredError
 from slotgrid.profile.costs import CompileModel, CostModel, DecodeCost, KvFacts, MemoryModel, PrefillCost
+from slotgrid.profile.finding import Finding, read_findings
 from slotgrid.profile.operating import OperatingCosts, operating_clock
 from slotgrid.profile.quantity import Quantity, quantity_of, read_quantity, read_range
 from slotgrid.profile.scatter import Scatter, read_scatter
@@ -32,6 +33,7 @@ class StackProfile:
     operating: costs measured in running servers per configuration, a clock on request (:meth:`clocked`).
     clock_text: where the clock comes from when it was chosen; "" otherwise.
     Parts that nobody measured are None; asking for them with the ``needed_`` methods raises UnmeasuredError.
+    findings: what a calibration saw besides costs, and what it could not decide.
     """
 
     id: str
@@ -49,6 +51,7 @@ class StackProfile:
     memory: MemoryModel | None
     sha256: str
     provenance: tuple[tuple[str, Quantity], ...]
+    findings: tuple[Finding, ...] = ()
     operating: tuple[OperatingCosts, ...] = ()
     scatter: Scatter | None = None
     clock_text: str = ""
@@ -101,10 +104,8 @@ class StackProfile:
             "hardware": self.hardware,
             "software": self.software,
             "rules": self.rules,
-            "values": [
-                {"name": name, "value": q.value, "as_written": q.text, "kind": q.kind, "source": q.source}
-                for name, q in self.provenance
-            ],
+            "values": [{"name": name, **q.to_dict()} for name, q in self.provenance],
+            "findings": [finding.to_dict() for finding in self.findings],
             "ranges": self._ranges(),
             "operating": [
                 {"name": own.name, "buckets": list(own.buckets), "estimate": own.estimate} for own in self.operating
@@ -188,6 +189,7 @@ def profile_from_toml(data: bytes, where: str) -> StackProfile:
         memory=_memory_model(top.table("memory"), seen) if top.has("memory") else None,
         sha256=hashlib.sha256(data).hexdigest(),
         provenance=tuple(seen),
+        findings=read_findings(top),
     )
     top.finish()
     return profile

@@ -1,0 +1,131 @@
+"""Replays that are kept: each is written down once it is whole, and never done twice.
+
+A probe asks for its replays by name and gets rows, whether they were measured now or before the last interruption. So a
+probe needs no state of its own, and a stopped calibration goes on after its last whole replay.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slotgrid import files
+from slotgrid.errors import InputError, RunError, SlotgridError
+from slotgrid.measure.calibrate.rows import Seen, check_rows
+from slotgrid.measure.calibrate.target import Target
+from slotgrid.plan import InputPlan
+
+FORMAT = "slotgrid-calibration/1"
+HEAD = "calibration.json"
+
+
+class Bench:
+    """A target, and the folder its replays are kept in.
+
+    seed: names all prompts, so that no two calibrations share a prefix; drawn anew unless given, kept for resuming.
+    asked: everything that decides which replays are made. Raises InputError when the folder holds a calibration of
+    something else, or a finished one (unless ``again``, which removes it).
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        folder: Path,
+        *,
+        asked: Mapping[str, Any],
+        seed: int | None = None,
+        again: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.target = target
+        self.folder = folder
+        self._say = say or (lambda text: None)
+        head = folder / HEAD
+        if again and head.exists():
+            shutil.rmtree(folder)
+        identity = {"target": dict(target.known.identity), "asked": dict(asked)}
+        if head.exists():
+            data = files.read_json(head)
+            if not isinstance(data, dict) or data.get("format") != FORMAT:
+                raise InputError(f"{head}: not the record of a calibration; give another -o, or remove {folder}")
+            if data.get("finished"):
+                raise InputError(f"{folder}: this calibration is finished; measure anew with --again")
+            if data["identity"] != identity or (seed is not None and seed != data["seed"]):
+                raise InputError(f"{folder}: holds a calibration of something else, or asked otherwise; use --again")
+            self._head = {**data, "starts": data["starts"] + 1}
+        else:
+            self._head = {
+                "format": FORMAT,
+                "identity": identity,
+                "seed": random.SystemRandom().randrange(2**32) if seed is None else seed,
+                "started_unix_s": time.time(),
+                "starts": 1,
+                "finished": False,
+            }
+        files.write_json(head, self._head)
+        self.measured = self.kept = 0
+
+    @property
+    def seed(self) -> int:
+        return int(self._head["seed"])
+
+    @property
+    def starts(self) -> int:
+        """How often this calibration was started, resuming included."""
+        return int(self._head["starts"])
+
+    @property
+    def started_unix_s(self) -> float:
+        return float(self._head["started_unix_s"])
+
+    def order(self, values: list[int], what: str) -> list[int]:
+        """The values in an order drawn from the seed: drift of the machine must not look like a trend."""
+        drawn = list(values)
+        random.Random(f"{self.seed}:{what}").shuffle(drawn)
+        return drawn
+
+    def id(self, name: str) -> str:
+        """The plan id of a replay; it decides the prompts."""
+        return f"calibrate-{self.seed:x}-{name}"
+
+    def say(self, text: str) -> None:
+        self._say(text)
+
+    def replay(self, name: str, plan: InputPlan) -> list[Seen]:
+        """Rows of a plan in plan order, measured now or kept from before. Raises RunError when a request fails."""
+        path = self.folder / f"{name}.json"
+        if path.exists():
+            data = files.read_json(path)
+            if data.get("plan_sha256") == plan.content_sha256:
+                self.kept += 1
+                return [Seen.from_dict(row) for row in data["rows"]]
+        try:
+            rows = self.target.replay(plan, self.folder / name)
+            check_rows(rows, plan.turn_count, name)
+            files.write_json(
+                path,
+                {
+                    "name": name,
+                    "unix_s": time.time(),
+                    "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+                    "plan_sha256": plan.content_sha256,
+                    "plan": plan.to_dict(),
+                    "rows": [row.to_dict() for row in rows],
+                },
+                indent=None,
+            )
+        except SlotgridError as error:
+            # whatever it is (the server, the disk): a run has failed, and what is whole stays
+            raise RunError(f"{error}; whole replays are kept in {self.folder}, the same command goes on") from None
+        self.measured += 1
+        return rows
+
+    def finish(self) -> None:
+        """Nothing is left to do; a later start is a new calibration."""
+        self._head["finished"] = True
+        files.write_json(self.folder / HEAD, self._head)

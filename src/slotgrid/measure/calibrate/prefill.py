@@ -1,0 +1,90 @@
+"""Prefill time of an idle server by prompt length, and of few tokens on top of a long cached prefix.
+
+Decides: seconds by computed tokens and their form (chunk, per chunk, per token, constant). Over HTTP the constant holds
+the client's and the server's overhead; the stall probe tells how much of it stops other streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slotgrid.measure.calibrate.bench import Bench
+from slotgrid.measure.calibrate.plans import Ask, in_order
+from slotgrid.measure.calibrate.statistics import Estimate, Refusal, mean_estimate
+
+# around the edges of usual chunks, and in between
+_SIZES = (16, 48, 64, 65, 96, 128, 129, 192, 256, 257, 320, 400, 500, 512, 513, 640, 800, 1000, 1500, 2000, 2048, 2049)
+_LONG_SIZES = (3000, 4000, 6000, 8000, 12000)
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class IdlePrefill:
+    """One prompt on an idle server: tokens computed (none was cached), seconds to the first token, and its round."""
+
+    tokens: int
+    seconds: float
+    round: int
+
+
+@dataclass(frozen=True)
+class OnCached:
+    """Few tokens on top of a cached prefix against as many on an idle server without one: seconds more, and ratio."""
+
+    cached_tokens: int
+    computed_tokens: int
+    extra_s: Estimate | Refusal
+    ratio: Estimate | Refusal
+
+
+def sizes(max_seq_len: int) -> list[int]:
+    """Prompt lengths that fit, the longest included."""
+    room = max_seq_len - 1
+    return sorted({q for q in (*_SIZES, *_LONG_SIZES) if q <= room} | {room})
+
+
+def probe(bench: Bench, *, max_seq_len: int, rounds: int) -> list[IdlePrefill]:
+    """Each round sends every length once, one after another, in an order of its own."""
+    found = []
+    for r in range(rounds):
+        name = f"prefill-r{r}"
+        order = bench.order(sizes(max_seq_len), name)
+        rows = bench.replay(name, in_order(bench.id(name), [Ask(q) for q in order]))
+        found += [IdlePrefill(row.prompt_tokens, row.wait_s, r) for row in rows if not row.cached_tokens]
+    return found
+
+
+def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: int) -> list[OnCached] | Refusal:
+    """Prefixes of a quarter, half and nearly the whole length, and a few tokens on top of each; beside it the same
+    tokens without a prefix."""
+    room = max_seq_len - 1 - _FEW
+    prefixes = sorted({room * part // 8 // block_tokens * block_tokens for part in (2, 4, 8)} - {0})
+    if not prefixes:
+        return Refusal(f"sequences of {max_seq_len} tokens hold no whole block of {block_tokens} and a few tokens more")
+    pairs: dict[int, list[tuple[float, float]]] = {p: [] for p in prefixes}
+    computed = {}
+    for r in range(rounds):
+        name = f"cached-r{r}"
+        asks = []
+        order = bench.order(prefixes, name)
+        for p in order:
+            asks += [Ask(0, f"p{p}", p), Ask(_FEW, f"p{p}", p), Ask(_FEW)]
+        rows = bench.replay(name, in_order(bench.id(name), asks))
+        for i, p in enumerate(order):
+            back, cold = rows[3 * i + 1], rows[3 * i + 2]
+            if back.cached_tokens == p:
+                pairs[p].append((back.wait_s, cold.wait_s))
+                computed[p] = back.prompt_tokens - p
+    found = []
+    for p in prefixes:
+        if p in computed:
+            extra = mean_estimate([back - cold for back, cold in pairs[p]])
+            ratio = mean_estimate([back / cold for back, cold in pairs[p]])
+            found.append(OnCached(p, computed[p], extra, ratio))
+    return found or Refusal("no prefix was found again, so nothing was computed on top of one")
+
+
+def by_round(found: Sequence[IdlePrefill], tokens: int) -> list[float]:
+    """Seconds of one length over the rounds."""
+    return [entry.seconds for entry in found if entry.tokens == tokens]

@@ -1,0 +1,133 @@
+"""Slots and eviction: how many other requests a prefix survives, in which order prefixes go, what a hit does to it.
+
+Decides: the cliff (the fewest other requests after which a prefix is lost), whether it counts requests or tokens,
+whether a request with a hit takes a new slot, and whether prefixes go by allocation (FIFO) or by use (LRU). All
+requests are sent one after another and generate one token, so nothing else holds a slot. Cannot decide anything where
+the server does not say ``cached_tokens``, nor beyond the most requests that were tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from slotgrid.measure.calibrate.bench import Bench
+from slotgrid.measure.calibrate.plans import Ask, in_order
+from slotgrid.measure.calibrate.statistics import Refusal
+
+REPEATS = 2
+_OTHER_TOKENS = 24
+_LONGER = 8
+
+FIFO = "fifo by allocation"
+LRU = "lru by use"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """cliff: others after which the prefix is lost; it survives one fewer.
+
+    by_request: the cliff does not move with the length of the others; None when that was not decided.
+    takes_slot: a request that hits takes a new slot. order: FIFO or LRU. Both None when not decided, see ``open``.
+    """
+
+    cliff: int
+    by_request: bool | None
+    takes_slot: bool | None
+    order: str | None
+    open: tuple[str, ...]
+    samples: int
+
+    @property
+    def slots(self) -> int:
+        """The prefix and the others that it survives; and one more where a returning request takes a slot of its own
+        before it looks for its prefix."""
+        return self.cliff if self.takes_slot is False else self.cliff + 1
+
+
+class UndecidedError(Exception):
+    """Repeats of the same sequence disagree."""
+
+
+# name and requests of a sequence -> whether the last request found its prefix
+Hits = Callable[[str, Sequence[Ask]], bool]
+
+
+def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int) -> Slots | Refusal:
+    """Replay sequences until the cliff is found, then the ones that tell the orders apart."""
+    count = 0
+
+    def hits(name: str, asks: Sequence[Ask]) -> bool:
+        nonlocal count
+        seen = []
+        for r in range(REPEATS):
+            full = f"slots-{name}-r{r}"
+            cached = bench.replay(full, in_order(bench.id(full), asks))[-1].cached_tokens
+            count += 1
+            # the server reports hits, as the reuse probe has seen; some leave a miss out
+            seen.append(bool(cached))
+        if len(set(seen)) > 1:
+            raise UndecidedError(
+                f"{sum(seen)} of {REPEATS} repeats of {name} found the prefix; is there other traffic?"
+            )
+        return seen[0]
+
+    prefix = min(2 * block_tokens, max_seq_len - 3)
+    longer = min(_LONGER * _OTHER_TOKENS, max_seq_len - 2)
+    try:
+        return decide(hits, prefix_tokens=prefix, longer_tokens=longer, most=most_slots, samples=lambda: count)
+    except UndecidedError as error:
+        return Refusal(str(error), count)
+
+
+def decide(
+    hits: Hits, *, prefix_tokens: int, longer_tokens: int, most: int, samples: Callable[[], int] = lambda: 0
+) -> Slots | Refusal:
+    """The rules behind a server that answers sequences."""
+
+    def known(name: str) -> Ask:
+        """The first request of a prefix."""
+        return Ask(0, name, prefix_tokens)
+
+    def back(name: str, times: int = 1) -> list[Ask]:
+        return [Ask(1, name, prefix_tokens)] * times
+
+    def others(count: int, tokens: int = _OTHER_TOKENS) -> list[Ask]:
+        return [Ask(tokens)] * count
+
+    def survives(count: int, tokens: int = _OTHER_TOKENS) -> bool:
+        return hits(f"after{count}x{tokens}", [known("y"), *others(count, tokens), *back("y")])
+
+    if not survives(0):
+        return Refusal("no prefix is found again at once: nothing can be said about eviction", samples())
+    low, high = 0, 1
+    while survives(high):
+        if high >= most:
+            return Refusal(
+                f"the prefix survived {high} other requests, the most that were tried (--most-slots)", samples()
+            )
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if survives(middle) else (low, middle)
+    cliff, open_questions = high, []
+    # fewer of the longer ones would already be too many if tokens counted
+    by_request = survives(cliff - 1, longer_tokens) if cliff > 1 else None
+    if by_request is None:
+        open_questions.append("one other request is enough to lose a prefix: whether its length matters cannot be seen")
+    takes_slot: bool | None = None
+    order: str | None = None
+    if cliff < 2:
+        open_questions.append("one other request is enough to lose a prefix: its order of eviction cannot be seen")
+    else:
+        # X returns again and again: if each return takes a slot, Y is lost as after that many others
+        takes_slot = not hits("returns", [known("x"), known("y"), *back("x", cliff), *back("y")])
+        if takes_slot:
+            # a used X would stay and Y would have to go one request earlier
+            kept = hits("used-before", [known("x"), known("y"), *back("x"), *others(cliff - 2), *back("y")])
+            order = FIFO if kept else LRU
+        else:
+            # Y was used half way: by use it lives on from there, by allocation its time has run out
+            kept = hits("used-itself", [known("y"), *others(cliff - 1), *back("y"), *others(cliff - 1), *back("y")])
+            order = LRU if kept else FIFO
+    return Slots(cliff, by_request, takes_slot, order, tuple(open_questions), samples())

@@ -1,0 +1,201 @@
+"""Prompts that come in beside running streams: how long each stream stops, and whether in one piece.
+
+Decides: the time a prefill takes from every stream, its largest piece, and whether prefills are exclusive (one whole
+stop) or mixed into decode steps. A replay without injections in the same round is the control. Cannot tell a mixed
+prefill that fits one step from an exclusive one; the answer holds up to the longest prompt injected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotgrid.measure.calibrate.bench import Bench
+from slotgrid.measure.calibrate.plans import beside
+from slotgrid.measure.calibrate.rows import Seen
+from slotgrid.measure.calibrate.statistics import Estimate, Refusal, mean_estimate, trimmed_mean
+
+PROMPT_TOKENS = 16
+_SIZES = (16, 500, 2000, 6000)
+MOST_STREAMS = 4
+# steps between two injections, beyond what they take
+_SPACE_STEPS = 8
+_NEAR_STEPS = 16
+_WHOLE = 0.8
+_SPREAD = 0.6
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One injection beside streams: medians over the streams.
+
+    total_s: time the streams lost. largest_s: largest loss between two tokens. wait_s: until its own first token.
+    step_s: a step of the streams without it.
+    """
+
+    tokens: int
+    total_s: float
+    largest_s: float
+    wait_s: float
+    step_s: float
+
+
+@dataclass(frozen=True)
+class Stall:
+    """By prompt length: seconds lost by every stream, the share in one piece; over all lengths, what prefills are.
+
+    exclusive: None when undecided, with ``undecided`` saying why. control: largest gap over the step without any
+    injection. streams: how many ran beside.
+    """
+
+    lost: dict[int, Estimate | Refusal]
+    share: dict[int, Estimate | Refusal]
+    exclusive: bool | None
+    undecided: str
+    control: Estimate | Refusal
+    streams: int
+    samples: int
+
+    @property
+    def decided(self) -> bool:
+        """Every length has an interval, and what prefills are is settled."""
+        return self.exclusive is not None and all(isinstance(lost, Estimate) for lost in self.lost.values())
+
+
+def probe(
+    bench: Bench,
+    *,
+    top: int,
+    max_seq_len: int,
+    step_s: float,
+    prefill_s: dict[int, float],
+    chunk_tokens: int,
+    rounds: int,
+    most_rounds: int,
+) -> Stall | Refusal:
+    """Each round: a control, then the same streams with every length injected once, one after another.
+
+    step_s: a step with that many streams; prefill_s: seconds by length, both as measured on the idle server.
+    """
+    streams = min(MOST_STREAMS, top - 1)
+    if streams < 1:
+        return Refusal("one request at a time: nothing can run beside a prefill")
+    lengths = sorted({q for q in prefill_s if q in _SIZES} | {max(prefill_s)})
+    begin = streams * prefill_s[min(prefill_s)]
+    space = _SPACE_STEPS * step_s
+    stops: list[Stop] = []
+    controls: list[float] = []
+    found: Stall | Refusal = Refusal("nothing was measured")
+    for r in range(most_rounds):
+        order = bench.order(lengths, f"stall-{r}")
+        injections, at = [], begin + 2 * space
+        for q in order:
+            injections.append((at, q))
+            at += prefill_s[q] + space
+        # more than enough: the prefills themselves leave no time for steps
+        output = min(max_seq_len - PROMPT_TOKENS, round((at - begin) / step_s) + 4 * _SPACE_STEPS)
+
+        def run(name: str, injections: list[tuple[float, int]], output: int = output) -> list[Seen]:
+            plan = beside(
+                bench.id(name),
+                streams=streams,
+                prompt_tokens=PROMPT_TOKENS,
+                output_tokens=output,
+                injections=injections,
+            )
+            return bench.replay(name, plan)
+
+        controls.append(largest_gap(run(f"stall-control-r{r}", [])))
+        stops += find_stops(run(f"stall-r{r}", injections), streams)
+        found = estimate(stops, controls, streams=streams, chunk_tokens=chunk_tokens)
+        if r + 1 >= rounds and isinstance(found, Stall) and found.decided:
+            break
+    return found
+
+
+def find_stops(rows: Sequence[Seen], streams: int) -> list[Stop]:
+    """The injections (rows after the first ``streams``) that met all streams running, and no other injection."""
+    running, injected = rows[:streams], rows[streams:]
+    start = max(row.first_token_s for row in running)
+    end = min(row.token_times_s[-1] for row in running)
+    spans = [(row.arrival_s, row.first_token_s) for row in injected]
+    found = []
+    for i, row in enumerate(injected):
+        arrival, first = spans[i]
+        alone = all(b < arrival or first < a for j, (a, b) in enumerate(spans) if j != i)
+        if not (start <= arrival and first <= end and alone) or row.cached_tokens:
+            continue
+        total, largest, steps = [], [], []
+        for stream in running:
+            times = stream.times_s
+            before, after = times[:-1], times[1:]
+            gaps = after - before
+            quiet = before >= start
+            for a, b in spans:
+                quiet &= (after <= a) | (before >= b)
+            hit = (after > arrival) & (before < first)
+            if not quiet.any() or not hit.any():
+                break
+            # steps close by: contexts grow, and machines change their pace
+            near = np.flatnonzero(quiet)
+            near = near[np.argsort(np.abs(before[near] - arrival), kind="stable")][:_NEAR_STEPS]
+            step = trimmed_mean(gaps[near])
+            total.append(float((gaps[hit] - step).sum()))
+            largest.append(float((gaps[hit] - step).max()))
+            steps.append(step)
+        else:
+            found.append(
+                Stop(
+                    row.prompt_tokens,
+                    float(np.median(total)),
+                    float(np.median(largest)),
+                    row.wait_s,
+                    float(np.median(steps)),
+                )
+            )
+    return found
+
+
+def largest_gap(rows: Sequence[Seen]) -> float:
+    """The largest gap of a stream over its mean step, while all run: what happens without any injection."""
+    start = max(row.first_token_s for row in rows)
+    worst = []
+    for row in rows:
+        times = row.times_s
+        gaps = np.diff(times[times >= start])
+        if len(gaps):
+            worst.append(float(gaps.max() / trimmed_mean(gaps)))
+    return max(worst, default=1.0)
+
+
+def estimate(stops: Sequence[Stop], controls: Sequence[float], *, streams: int, chunk_tokens: int) -> Stall | Refusal:
+    """What the stops say. Only prompts of more than one chunk can show whether a prefill is one piece."""
+    if not stops:
+        return Refusal("no prompt came in while all streams were running; more repeats are needed", 0, 3)
+    lengths = sorted({stop.tokens for stop in stops})
+    lost = {q: mean_estimate([s.total_s for s in stops if s.tokens == q]) for q in lengths}
+    share = {
+        q: mean_estimate([s.largest_s / s.total_s for s in stops if s.tokens == q and s.total_s > 0]) for q in lengths
+    }
+    exclusive, undecided = _judge(lengths, share, chunk_tokens)
+    return Stall(lost, share, exclusive, undecided, mean_estimate(controls), streams, len(stops))
+
+
+def _judge(lengths: Sequence[int], share: dict[int, Estimate | Refusal], chunk_tokens: int) -> tuple[bool | None, str]:
+    long = [q for q in lengths if q > chunk_tokens]
+    if not long:
+        return None, f"no prompt was longer than one chunk of {chunk_tokens} tokens"
+    longest = share[long[-1]]
+    if isinstance(longest, Refusal):
+        return None, f"prompts of {long[-1]} tokens: {longest}"
+    if longest.low > _WHOLE:
+        return True, ""
+    if longest.high < _SPREAD:
+        return False, ""
+    return None, (
+        f"{longest.value:.0%} of the time lost to {long[-1]} tokens is in one piece "
+        f"[{longest.low:.0%}, {longest.high:.0%}]: neither above {_WHOLE:.0%} nor below {_SPREAD:.0%}; "
+        f"about {longest.samples} more repeats would decide it"
+    )

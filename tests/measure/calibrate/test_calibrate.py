@@ -1,0 +1,224 @@
+"""A whole calibration on servers whose costs and rules are known, resumed and stopped in every way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slotgrid as sg
+from slotgrid.measure.calibrate.calibrate import Calibration, calibrate, require_profile
+from slotgrid.measure.calibrate.profile_text import Stated
+from slotgrid.measure.calibrate.session import Asked
+from tests.measure.calibrate.fake import (
+    Costs,
+    FakeTarget,
+    InPlaceLruScheduler,
+    InPlaceScheduler,
+    KeepsGenerated,
+    LruScheduler,
+)
+
+SMALL = Costs(fixed={1: 0.010, 2: 0.012, 4: 0.015})
+
+
+def run(target: FakeTarget, folder: Path, **options: Any) -> Calibration:
+    asked = options.pop("asked", None) or Asked(max_seq_len=512, most_streams=16, most_slots=32)
+    return calibrate(target=target, output=folder / "p.toml", asked=asked, seed=1, **options)
+
+
+def answers(result: Calibration) -> dict[str, str]:
+    return {finding.name: finding.value or f"? {finding.reason}" for finding in result.findings}
+
+
+def test_costs_and_rules_are_found_again(tmp_path: Path) -> None:
+    costs = Costs(per_request=0.0004, per_context_token=1e-6)
+    result = run(FakeTarget(costs, block=64), tmp_path, asked=Asked(max_seq_len=1024))
+    profile = require_profile(result, "p.toml")
+    assert sg.load_profile(tmp_path / "p.toml").sha256 == profile.sha256
+    decode, prefill = profile.price.decode, profile.price.prefill
+    assert {b: q.value for b, q in decode.fixed_s} == pytest.approx(costs.fixed, rel=0.01)
+    assert decode.per_request_s.value == pytest.approx(0.0004, rel=0.05)
+    assert decode.context_s == pytest.approx(1e-6, rel=0.02)
+    assert decode.running_range == sg.profile.Range(1, 8)
+    assert prefill.chunk_tokens == 64
+    assert prefill.per_chunk_s.value == pytest.approx(0.030, rel=0.01)
+    assert prefill.constant_s is not None
+    assert prefill.constant_s.value == pytest.approx(0.002, abs=2e-4)
+    assert (profile.kv.block_tokens, profile.kv.generated_reusable, profile.kv.slot_tokens) == (64, False, 1024)
+    assert profile.turnaround_s is not None
+    assert profile.turnaround_s.value == pytest.approx(0.0005, rel=0.01)
+    assert result.config == sg.ServingConfig((1, 2, 4, 8))
+    found = answers(result)
+    assert found["buckets in the times"].startswith("1,2,4,8 ")
+    assert found["running together"] == "8"
+    assert found["prefill beside streams"].startswith("exclusive")
+    assert found["slots"].startswith("8: a prefix survives 6 other requests and is lost after 7")
+    assert found["slots are taken"] == "by request, whatever its length"
+    assert found["a request that hits"] == "takes a new slot"
+    assert found["eviction order"] == "fifo by allocation"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "slots", "hit", "order"),
+    [
+        (LruScheduler, "5: a prefix survives 3", "takes a new slot", "lru by use"),
+        (InPlaceScheduler, "5: a prefix survives 4", "stays in the slot it found", "fifo by allocation"),
+        (InPlaceLruScheduler, "5: a prefix survives 4", "stays in the slot it found", "lru by use"),
+    ],
+)
+def test_other_rules_are_told_apart(scheduler: Any, slots: str, hit: str, order: str, tmp_path: Path) -> None:
+    target = FakeTarget(SMALL, slots=5, scheduler=scheduler, told=True)
+    found = answers(run(target, tmp_path))
+    assert found["slots"].startswith(slots)
+    assert (found["a request that hits"], found["eviction order"]) == (hit, order)
+
+
+def test_generated_tokens_that_stay(tmp_path: Path) -> None:
+    result = run(FakeTarget(SMALL, slots=4, scheduler=KeepsGenerated, told=True), tmp_path)
+    assert answers(result)["generated tokens"] == "stay reusable"
+    assert require_profile(result, "p.toml").kv.generated_reusable
+
+
+def test_two_slots_leave_the_order_open(tmp_path: Path) -> None:
+    found = answers(run(FakeTarget(Costs(fixed={1: 0.01}), slots=2, told=True), tmp_path))
+    assert found["slots"].startswith("2: a prefix survives 0")
+    assert found["eviction order"].startswith("? one other request is enough")
+    assert found["prefill beside streams"].startswith("? one request at a time")
+
+
+def test_no_usage_is_not_observable_and_never_zero(tmp_path: Path) -> None:
+    target = FakeTarget(SMALL, slots=4, usage=False, told=True)
+    result = run(target, tmp_path)
+    found = answers(result)
+    for name in ("reuse block", "generated tokens", "prefill on cached context"):
+        assert found[name].startswith("? not observable"), name
+    assert found["slots"].startswith("? ")
+    assert result.profile is None
+    assert not (tmp_path / "p.toml").exists()
+    with pytest.raises(sg.SlotgridError, match=r"reuse: not observable.*--block-tokens") as caught:
+        require_profile(result, "p.toml")
+    assert caught.value.exit_code == 1
+    # what the user states fills the gap, from the replays that are there
+    before = len(target.replays)
+    stated = run(target, tmp_path, stated=Stated(block_tokens=32, generated_reusable=False))
+    assert len(target.replays) == before
+    assert require_profile(stated, "p.toml").kv.source == "stated by the user, not measured"
+
+
+def test_noise_is_in_the_intervals(tmp_path: Path) -> None:
+    costs = Costs(fixed={1: 0.010, 2: 0.014, 4: 0.020}, noise=0.05)
+    result = run(FakeTarget(costs, slots=4), tmp_path, asked=Asked(max_seq_len=512, most_streams=8, most_rounds=20))
+    profile = require_profile(result, "p.toml")
+    assert result.config == sg.ServingConfig((1, 2, 4))
+    for bucket, quantity in profile.price.decode.fixed_s:
+        assert quantity.interval is not None
+        low, high = quantity.interval
+        # one in twenty lies outside
+        assert abs(quantity.value - costs.fixed[bucket]) <= high - low
+        assert 0.001 < (high - low) / quantity.value < 0.3
+        assert quantity.samples is not None
+    assert "seed 1" in profile.findings[0].conditions
+
+
+def test_everything_found_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from slotgrid.cli._common import console
+    from slotgrid.cli.main import run as command
+    from slotgrid.report.calibration_table import calibration_report
+
+    result = run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+    calibration_report(result, console())
+    table = capsys.readouterr().out
+    for finding in result.findings:
+        assert finding.name in table
+        assert (finding.value or finding.reason) in table
+    assert "configuration: buckets 1,2,4, 4 slots, at most 4 running" in table
+    monkeypatch.chdir(tmp_path)
+    assert command(["profile", "show", "p.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert "eviction order: fifo by allocation" in shown
+    assert "part per context token: not decided: " in shown
+    assert "price.decode.fixed[bucket 4]" in shown
+
+
+def test_too_much_noise_is_no_profile(tmp_path: Path) -> None:
+    """Times scatter by 40 %: the rules are still certain, the costs are not, and the repeats they need are said."""
+    result = run(FakeTarget(Costs(fixed={1: 0.010, 2: 0.011, 4: 0.012}, noise=0.4), slots=4), tmp_path)
+    found = answers(result)
+    assert found["slots"].startswith("4: ")
+    assert found["eviction order"] == "fifo by allocation"
+    assert "more repeats would decide it" in found["buckets in the times"]
+    assert result.profile is None
+    assert "decode cost" in result.missing[0]
+    assert not (tmp_path / "p.toml").exists()
+
+
+# --- stopping and going on ---------------------------------------------------------------------------------
+
+
+def test_a_stopped_calibration_goes_on_after_its_last_whole_replay(tmp_path: Path) -> None:
+    dying = FakeTarget(SMALL, slots=4, told=True, fail_after=20)
+    with pytest.raises(sg.SlotgridError, match=r"closed the connection; whole replays are kept") as e:
+        run(dying, tmp_path)
+    assert e.value.exit_code == 1
+    assert not (tmp_path / "p.toml").exists()
+    healthy = FakeTarget(SMALL, slots=4, told=True)
+    result = run(healthy, tmp_path)
+    assert result.kept == 20
+    assert result.measured == len(healthy.replays)
+    assert not set(healthy.replays) & set(dying.replays)
+    assert "in 2 starts" in result.findings[0].conditions
+    whole = run(FakeTarget(SMALL, slots=4, told=True), tmp_path / "other")
+    assert answers(result) == answers(whole)
+
+
+def test_a_finished_calibration_is_not_touched_without_again(tmp_path: Path) -> None:
+    run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+    before = (tmp_path / "p.toml").read_bytes()
+    target = FakeTarget(SMALL, slots=4, told=True)
+    with pytest.raises(sg.InputError, match="finished; measure anew with --again"):
+        run(target, tmp_path)
+    assert target.replays == []
+    result = run(target, tmp_path, again=True)
+    assert result.kept == 0
+    assert len(target.replays) == result.measured > 0
+    assert (tmp_path / "p.toml").read_bytes() != before or result.profile is not None
+
+
+def test_another_question_is_another_calibration(tmp_path: Path) -> None:
+    with pytest.raises(sg.SlotgridError):
+        run(FakeTarget(SMALL, slots=4, told=True, fail_after=3), tmp_path)
+    with pytest.raises(sg.InputError, match="something else, or asked otherwise"):
+        run(FakeTarget(SMALL, slots=4, told=True), tmp_path, asked=Asked(max_seq_len=256))
+    (tmp_path / "p.calibration" / "calibration.json").write_text("[]")
+    with pytest.raises(sg.InputError, match="not the record of a calibration"):
+        run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+
+
+def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slotgrid import files
+
+    whole = files.write_json
+    written = []
+
+    def full(path: Path, value: Any, **options: Any) -> None:
+        written.append(path)
+        if len(written) > 6:
+            raise sg.InputError(f"{path}: cannot write: No space left on device")
+        whole(path, value, **options)
+
+    monkeypatch.setattr(files, "write_json", full)
+    with pytest.raises(sg.SlotgridError, match="No space left on device; whole replays are kept") as caught:
+        run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+    assert caught.value.exit_code == 1
+    monkeypatch.undo()
+    assert run(FakeTarget(SMALL, slots=4, told=True), tmp_path).kept == 5
+
+
+def test_no_length_is_asked_for(tmp_path: Path) -> None:
+    target = FakeTarget(SMALL, slots=4)
+    with pytest.raises(sg.InputError, match="give it with --max-seq-len"):
+        calibrate(target=target, output=tmp_path / "p.toml", asked=Asked(max_seq_len=0))

@@ -1,0 +1,313 @@
+"""The estimates as pure functions of rows that were made from known costs, right and wrong ones."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotgrid.measure.calibrate import buckets, decode, decode_fit, limit, prefill_fit, reuse, slots, stall, turnaround
+from slotgrid.measure.calibrate.plans import Ask
+from slotgrid.measure.calibrate.prefill import IdlePrefill
+from slotgrid.measure.calibrate.reuse import Return
+from slotgrid.measure.calibrate.rows import Seen
+from slotgrid.measure.calibrate.statistics import Estimate, Refusal, linear_fit, mean_estimate, repeats_needed
+
+
+def row(times: Sequence[float], arrival: float = 0.0, prompt: int = 16, session: int = 0) -> Seen:
+    return Seen(session, 0, prompt, 0, arrival, times[-1], tuple(times))
+
+
+# --- statistics --------------------------------------------------------------------------------------------
+
+
+def test_three_equal_values_are_an_answer_and_two_are_not() -> None:
+    assert mean_estimate([2.0, 2.0, 2.0]) == Estimate(2.0, 2.0, 2.0, 3)
+    refused = mean_estimate([2.0, 2.0])
+    assert isinstance(refused, Refusal)
+    assert str(refused) == "2 measurements, at least 3 are needed; about 1 more repeat would decide it"
+
+
+def test_the_interval_is_students() -> None:
+    found = mean_estimate([9.0, 10.0, 11.0])
+    assert isinstance(found, Estimate)
+    # t(0.975, 2) = 4.3027, standard deviation 1
+    assert found.high == pytest.approx(10 + 4.30265 / math.sqrt(3), rel=1e-5)
+    refused = mean_estimate([9.0, 10.0, 11.0], within=0.05)
+    assert isinstance(refused, Refusal)
+    # at this spread 18 values give half a width of 0.497
+    assert (refused.samples, refused.more_repeats) == (3, 15)
+    assert repeats_needed(1.0, 0.5) == 18
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(20, 60))
+def test_robust_lines_pass_through_outliers(seed: int, count: int) -> None:
+    import numpy as np
+
+    draw = random.Random(seed)
+    x = np.array([draw.uniform(1, 10) for _ in range(count)])
+    y = 3 + 2 * x
+    y[: count // 10] *= 3
+    line = linear_fit(np.stack([np.ones(count), x], 1), y)
+    assert not isinstance(line, Refusal)
+    assert [p.value for p in line.parameters] == pytest.approx([3, 2], rel=0.1)
+
+
+# --- decode ------------------------------------------------------------------------------------------------
+
+
+def test_lock_step_counts_only_steps_of_all_streams() -> None:
+    steps = list(itertools.accumulate([1.0] + [0.1] * 20))
+    early = row([0.2, 0.5, *steps])
+    late = row(steps, prompt=40)
+    found = decode.lock_step([early, late])
+    assert found is not None
+    assert (found.streams, found.steps) == (2, 20)
+    assert found.step_s == pytest.approx(0.1)
+    # mean over the steps: prompt + tokens there are; the early one is two tokens ahead
+    assert found.context_tokens == pytest.approx(16 + 2 + 40 + 2 * (1 + 9.5))
+
+
+def test_streams_that_never_ran_together_show_nothing() -> None:
+    first = row([0.1 * i for i in range(1, 20)])
+    second = row([5 + 0.1 * i for i in range(1, 20)])
+    assert decode.lock_step([first, second]) is None
+    assert limit.most_together([first, second]) == 1
+    found = decode.estimates([], 1)[1]
+    assert isinstance(found, Refusal)
+    assert "never generated together" in found.reason
+
+
+@settings(max_examples=10)
+@given(
+    st.sets(st.integers(1, 11), max_size=4),
+    st.floats(0.0, 0.01),
+    st.integers(0, 10_000),
+)
+def test_buckets_are_found_in_the_times(inner: set[int], slope: float, seed: int) -> None:
+    """Each bucket a tenth dearer than the one before, 12 on top, noise of half a percent."""
+    edges = [*sorted(inner), 12]
+    draw = random.Random(seed)
+    cost = {b: 1.10**i for i, b in enumerate(edges)}
+    steps = {}
+    for n in range(1, 13):
+        level = cost[next(b for b in edges if b >= n)] + slope * n
+        steps[n] = [level * draw.gauss(1, 0.005) for _ in range(4)]
+    found = buckets.detect(steps)
+    assert isinstance(found, buckets.Buckets)
+    # what is not open is right
+    assert set(found.buckets) - set(found.open_edges) <= set(edges)
+    assert set(edges) - set(found.open_edges) <= set(found.buckets)
+    assert found.decided or len(found.open_edges) < 6
+
+
+def test_nothing_is_concluded_where_an_edge_could_not_be_seen() -> None:
+    draw = random.Random(3)
+    steps = {n: [(1.0 if n < 3 else 1.2) * draw.gauss(1, 0.3) for _ in range(3)] for n in range(1, 5)}
+    found = buckets.detect(steps)
+    assert isinstance(found, buckets.Buckets)
+    assert not found.decided
+    assert found.more_repeats is not None
+    assert found.more_repeats > 20
+    refused = buckets.detect({1: [1.0, 1.0], 3: [1.0, 1.0]})
+    assert isinstance(refused, Refusal)
+    assert "no step time for 2 running" in refused.reason
+
+
+def runs(f: dict[int, float], beta: float, c: float, noise: float = 0.0) -> list[decode.LevelRun]:
+    draw = random.Random(5)
+    found = []
+    for n in range(1, 9):
+        bucket = next(b for b in f if b >= n)
+        for context, _ in itertools.product((30.0, 2000.0), range(3)):
+            step = f[bucket] + beta * n + c * n * context
+            found.append(decode.LevelRun(n, n * context, step * draw.gauss(1, noise), 20))
+    return found
+
+
+def test_fixed_parts_slope_and_context_term_are_told_apart() -> None:
+    fit = decode_fit.fit(runs({1: 9e-3, 2: 10e-3, 4: 11e-3, 8: 13e-3}, 1e-4, 1.5e-7), (1, 2, 4, 8))
+    assert isinstance(fit, decode_fit.DecodeFit)
+    assert [e.value for _, e in fit.fixed] == pytest.approx([9e-3, 10e-3, 11e-3, 13e-3])
+    assert fit.per_request is not None
+    assert fit.per_context_token is not None
+    assert fit.per_request.value == pytest.approx(1e-4)
+    assert fit.per_context_token.value == pytest.approx(1.5e-7)
+    assert (fit.running, fit.context_tokens) == ((1, 8), (30.0, 2000.0))
+
+
+def test_terms_that_noise_explains_are_left_out_and_said() -> None:
+    fit = decode_fit.fit(runs({1: 9e-3, 2: 10e-3, 4: 11e-3, 8: 13e-3}, 0.0, 0.0, noise=0.01), (1, 2, 4, 8))
+    assert isinstance(fit, decode_fit.DecodeFit)
+    assert (fit.per_request, fit.per_context_token) == (None, None)
+    assert "not distinguishable from 0" in fit.request
+    assert "not distinguishable from 0" in fit.context
+    for (_, estimate), true in zip(fit.fixed, (9e-3, 10e-3, 11e-3, 13e-3), strict=True):
+        assert estimate.value == pytest.approx(true, rel=0.02)
+
+
+def test_a_bucket_needs_three_replays() -> None:
+    few = [run for run in runs({1: 1.0, 2: 1.0, 8: 1.0}, 0, 0) if run.streams != 2]
+    refused = decode_fit.fit(few, (1, 2, 8))
+    assert isinstance(refused, Refusal)
+    assert str(refused).startswith("bucket 2: 0 replays in lock step")
+    assert refused.more_repeats == 3
+
+
+# --- prefill -----------------------------------------------------------------------------------------------
+
+LENGTHS = (16, 64, 65, 128, 129, 256, 257, 500, 1000, 2000, 2048, 2049)
+
+
+def idle(chunk: int, per_chunk: float, per_token: float, constant: float, noise: float = 0.0) -> list[IdlePrefill]:
+    draw = random.Random(7)
+    return [
+        IdlePrefill(q, (-(-q // chunk) * (per_chunk + per_token * q) + constant) * draw.gauss(1, noise), r)
+        for q in LENGTHS
+        for r in range(3)
+    ]
+
+
+@pytest.mark.parametrize("chunk", [64, 128, 256])
+def test_the_published_form_is_found_with_its_chunk(chunk: int) -> None:
+    fit = prefill_fit.fit(idle(chunk, 21.206e-3, 6.399e-7, 0.0, noise=0.005))
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    assert (fit.chunk_tokens, fit.also) == (chunk, ())
+    assert fit.per_chunk.value == pytest.approx(21.206e-3, rel=0.02)
+    assert fit.per_token.value == pytest.approx(6.399e-7, rel=0.2)
+    assert fit.seconds(6000 // 3) == pytest.approx(-(-2000 // chunk) * (21.206e-3 + 6.399e-7 * 2000), rel=0.01)
+    assert fit.constant.low <= 0.0 <= fit.constant.high
+
+
+def test_a_chunk_the_times_do_not_show_is_the_reuse_block() -> None:
+    """With noise of a third the times tell little; the preferred chunk is taken as long as they do not contradict."""
+    fit = prefill_fit.fit(idle(128, 20e-3, 0.0, 0.0, noise=0.35), prefer_chunk=128)
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    assert fit.chunk_tokens == 128
+    assert fit.also
+
+
+def test_two_repeats_are_too_few() -> None:
+    refused = prefill_fit.fit([entry for entry in idle(128, 0.02, 0, 0) if entry.round < 2])
+    assert isinstance(refused, Refusal)
+    assert (refused.samples, refused.more_repeats) == (2, 1)
+
+
+def beside(pieces: int, total: float, step: float = 0.010) -> list[Seen]:
+    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces."""
+    gaps = [step] * 60
+    for i in range(pieces):
+        gaps[20 + i] += total / pieces
+    times = list(itertools.accumulate(gaps))
+    first = times[20 + pieces - 1]
+    return [row(times), row(times, session=1), row([first], arrival=0.2, prompt=1000, session=2)]
+
+
+@pytest.mark.parametrize(("pieces", "exclusive"), [(1, True), (8, False)])
+def test_a_whole_stop_and_a_mixed_prefill_are_told_apart(pieces: int, exclusive: bool) -> None:
+    stops = [stop for _ in range(3) for stop in stall.find_stops(beside(pieces, 0.16), 2)]
+    assert [stop.total_s for stop in stops] == pytest.approx([0.16] * 3)
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert found.exclusive is exclusive
+    share = found.share[1000]
+    assert isinstance(share, Estimate)
+    assert share.value == pytest.approx(1 / pieces)
+
+
+def test_between_whole_and_mixed_nothing_is_concluded() -> None:
+    stops = [stop for pieces in (1, 2, 1) for stop in stall.find_stops(beside(pieces, 0.16), 2)]
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert found.exclusive is None
+    assert "neither above 80% nor below 60%" in found.undecided
+    short = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=2048)
+    assert isinstance(short, stall.Stall)
+    assert short.undecided == "no prompt was longer than one chunk of 2048 tokens"
+
+
+def test_prompts_that_met_no_running_streams_do_not_count() -> None:
+    rows = beside(1, 0.16)
+    late = row([9.1], arrival=9.0, prompt=1000, session=2)
+    assert stall.find_stops([*rows[:2], late], 2) == []
+    refused = stall.estimate([], [], streams=2, chunk_tokens=1)
+    assert isinstance(refused, Refusal)
+
+
+# --- rules -------------------------------------------------------------------------------------------------
+
+
+def returns(block: int, *, generated: bool, last: int = 1, unknown: bool = False) -> list[Return]:
+    found = []
+    for previous, output, prompt in ((37, 1, 38), (150, 1, 151), (290, 1, 290), (700, 1, 701), (200, 300, 501)):
+        left = previous + (output - 1 if generated else 0)
+        cached = min(left, prompt - last) // block * block
+        found.append(Return(previous, output, prompt, None if unknown else cached))
+    return found
+
+
+@pytest.mark.parametrize("block", [16, 64, 128])
+@pytest.mark.parametrize("generated", [True, False])
+def test_block_and_generated_tokens(block: int, generated: bool) -> None:
+    edges = [
+        Return(b * k + d, 1, b * k + d + 1, (b * k + d) // b * b) for b in (block,) for k in (1, 2) for d in (-1, 0)
+    ]
+    found = reuse.estimate(returns(block, generated=generated) + edges)
+    assert isinstance(found, reuse.Reuse)
+    assert (found.block_tokens, found.generated_reusable) == (block, generated)
+
+
+def test_missing_fields_are_not_zeros() -> None:
+    refused = reuse.estimate(returns(128, generated=False, unknown=True))
+    assert isinstance(refused, Refusal)
+    assert refused.reason.startswith("not observable")
+    zeros = reuse.estimate([Return(300, 1, 301, 0), Return(500, 1, 501, 0)])
+    assert isinstance(zeros, Refusal)
+    assert "or it writes 0 where it does not know" in zeros.reason
+
+
+def test_what_no_block_explains_is_refused() -> None:
+    odd = [Return(300, 1, 301, 256), Return(300, 1, 301, 128), Return(700, 1, 701, 640)]
+    refused = reuse.estimate(odd)
+    assert isinstance(refused, Refusal)
+    assert "no block explains all returns" in refused.reason
+
+
+def pool(blocks: int, per_request: int) -> slots.Hits:
+    """A server whose memory is a pool of blocks, least recently used first, as on a GPU: in place, by tokens."""
+
+    def hits(name: str, asks: Sequence[Ask]) -> bool:
+        held: dict[str, int] = {}
+        hit = False
+        for i, ask in enumerate(asks):
+            key = ask.prefix or f"own{i}"
+            hit = key in held
+            held[key] = held.pop(key, -(-(ask.prefix_tokens + ask.own_tokens) // per_request))
+            while sum(held.values()) > blocks:
+                del held[next(iter(held))]
+        return hit
+
+    return hits
+
+
+def test_a_pool_of_blocks_counts_tokens() -> None:
+    found = slots.decide(pool(20, 16), prefix_tokens=32, longer_tokens=160, most=64)
+    assert isinstance(found, slots.Slots)
+    assert found.by_request is False
+    assert (found.takes_slot, found.order) == (False, slots.LRU)
+    endless = slots.decide(lambda name, asks: True, prefix_tokens=32, longer_tokens=160, most=8)
+    assert isinstance(endless, Refusal)
+    assert "survived 8 other requests" in endless.reason
+    never = slots.decide(lambda name, asks: False, prefix_tokens=32, longer_tokens=160, most=8)
+    assert isinstance(never, Refusal)
+
+
+def test_turnaround_is_between_answer_and_next_request() -> None:
+    rows = [row([1.0 + i, 1.2 + i], arrival=0.5 + i) for i in range(5)]
+    assert turnaround.between_turns(rows) == pytest.approx(0.3)
