@@ -309,6 +309,8 @@ def test_a_stopped_run_keeps_what_it_has_and_says_why(number: signal.Signals, tm
     assert (printed["requests"], printed["replay"]["valid"]) == (2, False)
     rows = rows_of(tmp_path / "run")
     assert [row["error"] for row in rows] == [None, None, f"given up: stopped by {number.name}"]
+    # the token that had come is known
+    assert (rows[2]["status"], rows[2]["output_tokens"]) == (200, 1)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["details"]["invalid_reasons"] == [
         f"stopped by {number.name}"
     ]
@@ -408,3 +410,13 @@ def test_a_dry_run_adds_up_and_sends_nothing(tmp_path: Path, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "longest context  53" in shown
     assert "9.0 s" in shown
+
+
+def test_an_answer_without_the_ids_the_server_promised_ends_its_session() -> None:
+    async def forgets(exchange: Exchange) -> None:
+        await exchange.answer(ids=False)
+
+    with serving(Stub(behave=first_only(forgets))) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert run.details["failures"] == {"no token ids": 1}
+    assert run.requests["session"].to_list() == [1, 1]
