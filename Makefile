@@ -33,9 +33,10 @@ bench: $(VENV)/.dev
 paper: $(VENV)/.runtime
 	$(BIN)/python examples/reproduce_paper.py
 
-# Predictions against published hardware runs; writes the tables of docs/fidelity.md (about two minutes).
+# Predictions against published hardware runs, and the analytic view; writes the tables of docs/ (about three minutes).
 fidelity: $(VENV)/.runtime
 	$(BIN)/python examples/published_hardware.py --write docs/fidelity.md
+	$(BIN)/python examples/analytic_view.py --write docs/analytic.md
 
 # Pinned by hash in requirements/: the same commit gives the same environment.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml

@@ -132,8 +132,13 @@ class InputPlan:
 
     @property
     def open_loop(self) -> bool:
-        """Every client has one session: nobody renews, sessions arrive by themselves."""
-        return all(len(client.sessions) == 1 for client in self.clients)
+        """No client renews its session, and they do not all start together: sessions arrive by themselves."""
+        return not self.renews and len({client.start_s for client in self.clients}) > 1
+
+    @property
+    def renews(self) -> bool:
+        """Some client runs more than one session."""
+        return any(len(client.sessions) > 1 for client in self.clients)
 
     @property
     def cycle_s(self) -> float:

@@ -138,7 +138,7 @@ def simulate_steady_ensemble(
 ) -> SteadyEnsemble:
     """The same for ``ensemble`` repeats; every repeat has its own window by the same rule. progress is called with
     (repeats done, all)."""
-    if cycle_s is None and warmup_s is None and not plan.open_loop:
+    if cycle_s is None and warmup_s is None and plan.renews:
         # the plan's, since perturbed starts are not evenly spaced
         cycle_s = plan.cycle_s
     setup = set_up(profile, config, plan, rules, turnaround_s, clock, tuple(without))

@@ -230,7 +230,7 @@ def find_window(
     if last_session >= plan.session_count:
         raise InputError(f"window: the run has session {last_session}, the plan only {plan.session_count} sessions")
     clients = len(plan.clients)
-    if plan.open_loop:
+    if not plan.renews:
         return _open_window(plan, evaluation_s, warmup_s)
     client = _clients(plan)[session.to_numpy()]
     # what was in flight when a run ended has no finish
