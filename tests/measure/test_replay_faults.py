@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import json
-import resource
 import signal
 import ssl
 import subprocess
@@ -265,15 +264,16 @@ def test_certificates_are_checked_and_can_be_given() -> None:
 # --- through the command line --------------------------------------------------------------------------
 
 
-def start(folder: Path, url: str, plan: sg.InputPlan, **options: Any) -> subprocess.Popen[str]:
+def start(folder: Path, url: str, plan: sg.InputPlan, before: str = "pass") -> subprocess.Popen[str]:
+    """The command in a process of its own. before: Python to run in it first."""
     plan.save(folder / "plan.json")
+    code = f"{before}\nfrom slotgrid.cli.main import main\nmain()"
     return subprocess.Popen(
-        [sys.executable, "-m", "slotgrid", "replay", "plan.json", "--base-url", url, "-o", "run", "--json"],
+        [sys.executable, "-c", code, "replay", "plan.json", "--base-url", url, "-o", "run", "--json"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
@@ -309,6 +309,8 @@ def test_a_stopped_run_keeps_what_it_has_and_says_why(number: signal.Signals, tm
     assert (printed["requests"], printed["replay"]["valid"]) == (2, False)
     rows = rows_of(tmp_path / "run")
     assert [row["error"] for row in rows] == [None, None, f"given up: stopped by {number.name}"]
+    # the token that had come is known
+    assert (rows[2]["status"], rows[2]["output_tokens"]) == (200, 1)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["details"]["invalid_reasons"] == [
         f"stopped by {number.name}"
     ]
@@ -330,11 +332,9 @@ def test_a_killed_run_keeps_its_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("room", "sessions"), [(20_000, 40), (4_000, 12)])
 def test_a_full_disk_ends_the_run_with_what_fits(room: int, sessions: int, tmp_path: Path) -> None:
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
+    small_files = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))"
     with serving(Stub()) as stub:
-        process = start(tmp_path, stub.url, plan_of([chain((20, 40, 0.0))] * sessions), preexec_fn=small_files)
+        process = start(tmp_path, stub.url, plan_of([chain((20, 40, 0.0))] * sessions), small_files)
         _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "requests.jsonl: cannot write: File too large" in stderr.splitlines()[-1]
@@ -408,3 +408,13 @@ def test_a_dry_run_adds_up_and_sends_nothing(tmp_path: Path, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "longest context  53" in shown
     assert "9.0 s" in shown
+
+
+def test_an_answer_without_the_ids_the_server_promised_ends_its_session() -> None:
+    async def forgets(exchange: Exchange) -> None:
+        await exchange.answer(ids=False)
+
+    with serving(Stub(behave=first_only(forgets))) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert run.details["failures"] == {"no token ids": 1}
+    assert run.requests["session"].to_list() == [1, 1]

@@ -16,7 +16,7 @@ from slotgrid.measure.journal import Journal
 from slotgrid.measure.options import ReplayOptions, WindowRule
 from slotgrid.measure.prompts import Conversation, TextConversation, TokenConversation, TokenRange, segment
 from slotgrid.measure.traits import ServerTraits, request_body
-from slotgrid.plan import InputPlan, Session
+from slotgrid.plan import InputPlan, Session, Turn
 from slotgrid.run.window import Window, check_lasting, warmup_end_s
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _LONGEST_BACKOFF_S = 30.0
 _FEWEST_FAILURES = 3
+# of a request that was on its way when the run ended
+GIVEN_UP = "given up"
 # words are drawn from these when prompts are text
 _ANY_TOKENS = TokenRange(0, 1 << 16)
 
@@ -44,20 +46,37 @@ class Status:
 
 
 @dataclass
-class Place:
+class _Place:
     """Where a client is in its plan."""
 
-    sessions_left: int
     turns_left: int
     finished: int = 0
-    last_s: float = 0.0
+
+
+@dataclass
+class _Sending:
+    """One turn on its way. due, called: monotonic seconds; called at its first attempt."""
+
+    client: int
+    session: Session
+    index: int
+    turn: int
+    name: str
+    due: float
+    prompt_tokens: int
+    called: float = 0.0
+    attempts: int = 0
+
+    @property
+    def planned(self) -> Turn:
+        return self.session.turns[self.turn]
 
 
 class Clients:
     """All clients of one run. Times that leave this class are seconds from its start.
 
     late_s: of each request, how much later than planned it was sent. spans_s: (sent, done) of each. rows: every row
-    written, without token times of the single tokens. Call :meth:`run` once.
+    written. Call :meth:`run` once.
     """
 
     def __init__(
@@ -89,9 +108,7 @@ class Clients:
         self._endpoint = endpoint
         self._session = session
         self._journal = journal
-        self._places = [
-            Place(len(client.sessions), sum(len(s.turns) for s in client.sessions)) for client in plan.clients
-        ]
+        self._places = [_Place(sum(len(session.turns) for session in client.sessions)) for client in plan.clients]
         self._first_index = _first_indices(plan)
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight: set[int] = set()
@@ -161,6 +178,14 @@ class Clients:
     # --- one client --------------------------------------------------------------------------------
 
     async def _client(self, c: int) -> None:
+        try:
+            await self._run_sessions(c)
+        except Exception as error:
+            # nobody waits for the others of a run that broke
+            self.stop(f"the client broke: {error!r}")
+            raise
+
+    async def _run_sessions(self, c: int) -> None:
         client = self.plan.clients[c]
         due = self._origin + client.start_s
         for s, session in enumerate(client.sessions):
@@ -168,7 +193,6 @@ class Clients:
             if done is None:
                 return
             due = done
-            self._places[c].sessions_left -= 1
         self._places[c].turns_left = 0
         self._run_out(c)
 
@@ -190,8 +214,8 @@ class Clients:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             if self._over():
                 return None
-            planned = talk.planned_tokens
-            outcome = await self._request(c, index, session, t, body, due, planned)
+            name = f"{self.run_tag}s{index}t{t}"
+            outcome = await self._request(_Sending(c, session, index, t, name, due, talk.planned_tokens), body)
             place.turns_left -= 1
             if outcome.error is not None:
                 place.turns_left -= len(session.turns) - t - 1
@@ -205,49 +229,43 @@ class Clients:
     def _conversation(self) -> Conversation:
         return TokenConversation() if self.traits.exact else TextConversation(self.traits.words_per_token)
 
-    async def _request(
-        self, c: int, index: int, session: Session, t: int, body: bytes, due: float, planned_prompt: int
-    ) -> Outcome:
+    async def _request(self, sending: _Sending, body: bytes) -> Outcome:
         """One turn with its retries; its row is written whatever happens."""
-        turn = session.turns[t]
-        name = f"{self.run_tag}s{index}t{t}"
-        # cancellation while asking leaves this one
-        outcome = Outcome(Answer(), time.monotonic())
-        first_call = outcome.called
-        attempts = 0
-        self._in_flight.add(c)
-        self.last_sent_s = max(self.last_sent_s, self._time(first_call))
+        sending.called = time.monotonic()
+        self.last_sent_s = max(self.last_sent_s, self._time(sending.called))
+        self._in_flight.add(sending.client)
+        outcome = Outcome(Answer(), sending.called)
         try:
             while True:
-                attempts += 1
-                outcome = await ask(
+                outcome = Outcome(Answer(), time.monotonic())
+                retry = f"r{sending.attempts}" if sending.attempts else ""
+                sending.attempts += 1
+                await ask(
                     self._session,
                     self._endpoint,
                     body,
-                    max_tokens=turn.output_tokens,
-                    headers={"x-request-id": name if attempts == 1 else f"{name}r{attempts - 1}"},
+                    max_tokens=sending.planned.output_tokens,
+                    headers={"x-request-id": sending.name + retry},
+                    outcome=outcome,
                 )
+                if outcome.error is None and self.traits.exact and outcome.answer.token_ids is None:
+                    outcome.fail("no token ids", "the answer does not tell the ids of its tokens")
                 if outcome.error is not None and outcome.status not in (None, 200):
                     self.http_errors += 1
-                if outcome.error is None or not outcome.again or attempts > self.options.retries or self._over():
+                if not outcome.again or sending.attempts > self.options.retries or self._over():
                     break
                 self.retried += 1
-                wait_s = (
-                    self.options.backoff_s * 2 ** (attempts - 1)
-                    if outcome.retry_after_s is None
-                    else outcome.retry_after_s
-                )
-                await asyncio.sleep(min(wait_s, _LONGEST_BACKOFF_S))
+                await asyncio.sleep(self._backoff_s(outcome, sending.attempts))
                 if self._over():
                     break
         except asyncio.CancelledError:
             outcome.finished = time.monotonic()
-            outcome.kind, outcome.error = "given up", f"given up: {self.stopped_by}"
-            self._write(c, index, session, t, name, outcome, due, first_call, attempts, planned_prompt)
+            outcome.fail(GIVEN_UP, str(self.stopped_by))
+            self._write(sending, outcome)
             raise
         finally:
-            self._in_flight.discard(c)
-        self._write(c, index, session, t, name, outcome, due, first_call, attempts, planned_prompt)
+            self._in_flight.discard(sending.client)
+        self._write(sending, outcome)
         return outcome
 
     def _backoff_s(self, outcome: Outcome, attempts: int) -> float:
@@ -257,64 +275,52 @@ class Clients:
 
     # --- what a request leaves ----------------------------------------------------------------------
 
-    def _write(
-        self,
-        c: int,
-        index: int,
-        session: Session,
-        t: int,
-        name: str,
-        outcome: Outcome,
-        due: float,
-        first_call: float,
-        attempts: int,
-        planned_prompt: int,
-    ) -> None:
-        answer, turn = outcome.answer, session.turns[t]
+    def _write(self, sending: _Sending, outcome: Outcome) -> None:
+        answer, planned = outcome.answer, sending.planned
+        index, t = sending.index, sending.turn
         ok = outcome.error is None
-        sent = outcome.called if outcome.sent is None else outcome.sent
         times = [self._time(at) for at in answer.token_times_s]
+        late = max(0.0, sending.called - sending.due)
         row: dict[str, Any] = {
             "session": index,
             "turn": t,
-            "session_id": session.id,
-            "client": c,
-            "request_id": answer.request_id or f"cmpl-{name}",
+            "session_id": sending.session.id,
+            "client": sending.client,
+            "request_id": answer.request_id or f"cmpl-{sending.name}",
             "status": outcome.status,
             "error": outcome.error,
-            "planned_s": self._time(due),
-            "arrival_s": self._time(sent),
+            "planned_s": self._time(sending.due),
+            "arrival_s": self._time(outcome.called if outcome.sent is None else outcome.sent),
             "first_token_s": times[0] if times else None,
             "finish_s": self._time(outcome.finished),
-            "late_s": round(max(0.0, first_call - due), 6),
-            "retries": attempts - 1,
-            "planned_new_tokens": turn.new_tokens,
-            "planned_output_tokens": turn.output_tokens,
-            "planned_prompt_tokens": planned_prompt,
+            "late_s": round(late, 6),
+            "retries": sending.attempts - 1,
+            "planned_new_tokens": planned.new_tokens,
+            "planned_output_tokens": planned.output_tokens,
+            "planned_prompt_tokens": sending.prompt_tokens,
             "prompt_tokens": answer.prompt_tokens,
             "output_tokens": answer.output_tokens if ok or times else None,
             "cached_tokens": answer.cached_tokens,
             "finish_reason": answer.finish_reason,
         }
+        if self.options.token_times:
+            row["token_times_s"] = times
         self.rows.append(row)
-        self.late_s.append(max(0.0, first_call - due))
+        self.late_s.append(late)
         self.spans_s.append((row["arrival_s"], row["finish_s"]))
         if not ok:
             self._count_failure(outcome, index, t)
         else:
             self._in_a_row = 0
-            if answer.output_tokens != turn.output_tokens:
-                self._count("another number of tokens", f"{answer.output_tokens} of {turn.output_tokens}", index, t)
-        if self.options.token_times:
-            row = {**row, "token_times_s": times}
-            self.rows[-1] = row
+            if answer.output_tokens != planned.output_tokens:
+                self._count("another number of tokens", f"{answer.output_tokens} of {planned.output_tokens}", index, t)
         try:
             self._journal.write(row)
         except OSError as error:
             self.stop(f"{self._journal.path}: cannot write: {error.strerror or error}")
 
     def _count_failure(self, outcome: Outcome, index: int, t: int) -> None:
-        if outcome.kind == "given up":
+        if outcome.kind == GIVEN_UP:
             return
         assert outcome.kind is not None
         assert outcome.error is not None

@@ -113,6 +113,10 @@ class Outcome:
     again: bool = False
     retry_after_s: float | None = None
 
+    def fail(self, kind: str, detail: str) -> None:
+        self.kind = kind
+        self.error = f"{kind}: {detail}" if detail else kind
+
 
 async def ask(
     session: aiohttp.ClientSession,
@@ -121,13 +125,16 @@ async def ask(
     *,
     max_tokens: int,
     headers: Mapping[str, str] | None = None,
+    outcome: Outcome | None = None,
 ) -> Outcome:
     """Send one streaming request to ``/v1/completions`` and read its answer to the end. Never raises but for
-    cancellation; a cancelled request's connection is closed."""
+    cancellation; a cancelled request's connection is closed. outcome: a fresh one to fill in, so that what there was
+    of a cancelled answer is known."""
     import aiohttp
 
     made: dict[str, float] = {}
-    outcome = Outcome(Answer(), time.monotonic())
+    if outcome is None:
+        outcome = Outcome(Answer(), time.monotonic())
     answer = outcome.answer
     try:
         async with session.post(
@@ -173,11 +180,11 @@ async def _read_rest(response: aiohttp.ClientResponse) -> None:
 def _judge(outcome: Outcome, max_tokens: int) -> None:
     answer = outcome.answer
     if answer.error is not None:
-        _set(outcome, "error in the stream", answer.error)
+        outcome.fail("error in the stream", answer.error)
     elif len(answer.token_times_s) > max_tokens:
-        _set(outcome, "longer than asked", f"more than max_tokens {max_tokens} tokens")
+        outcome.fail("longer than asked", f"more than max_tokens {max_tokens} tokens")
     elif not answer.ended:
-        _set(outcome, "cut stream", f"the stream ended after {len(answer.token_times_s)} tokens without its end mark")
+        outcome.fail("cut stream", f"the stream ended after {len(answer.token_times_s)} tokens without its end mark")
 
 
 async def _refused(outcome: Outcome, response: aiohttp.ClientResponse) -> None:
@@ -186,7 +193,7 @@ async def _refused(outcome: Outcome, response: aiohttp.ClientResponse) -> None:
         message = error_text(json.loads(text))
     except ValueError:
         message = error_text(text)
-    _set(outcome, f"HTTP {response.status}", message or (response.reason or ""))
+    outcome.fail(f"HTTP {response.status}", message or (response.reason or ""))
     outcome.again = response.status in _AGAIN
     outcome.retry_after_s = retry_after(response.headers.get("retry-after"), time.time())
     response.close()
@@ -215,20 +222,20 @@ def _failed(outcome: Outcome, error: BaseException, endpoint: Endpoint) -> None:
     inner = getattr(error, "os_error", None)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
         detail = getattr(getattr(error, "certificate_error", None), "verify_message", None) or reason
-        _set(outcome, "TLS error", str(detail))
+        outcome.fail("TLS error", str(detail))
     elif isinstance(error, TimeoutError) and outcome.sent is None and outcome.status is None and _connecting(error):
-        _set(outcome, "no connection", f"no connection within {_CONNECT_S:g} s")
+        outcome.fail("no connection", f"no connection within {_CONNECT_S:g} s")
         outcome.again = True
     elif isinstance(error, TimeoutError):
-        _set(outcome, "silence", f"no data for {endpoint.silence_s:g} s{after}")
+        outcome.fail("silence", f"no data for {endpoint.silence_s:g} s{after}")
     elif isinstance(error, aiohttp.ClientConnectorError):
         number = getattr(inner, "errno", None)
         # asyncio hides the reason behind "Connect call failed"; positive numbers are the system's own
         named = os.strerror(number) if isinstance(number, int) and number > 0 else getattr(inner, "strerror", None)
-        _set(outcome, "no connection", str(named or reason).lower())
+        outcome.fail("no connection", str(named or reason).lower())
         outcome.again = True
     else:
-        _set(outcome, "connection lost", f"the server closed the connection{after}")
+        outcome.fail("connection lost", f"the server closed the connection{after}")
         # the usual end of a connection kept open between requests, too
         outcome.again = outcome.status is None
 
@@ -237,11 +244,6 @@ def _connecting(error: BaseException) -> bool:
     import aiohttp
 
     return isinstance(error, aiohttp.ConnectionTimeoutError)
-
-
-def _set(outcome: Outcome, kind: str, detail: str) -> None:
-    outcome.kind = kind
-    outcome.error = f"{kind}: {detail}" if detail else kind
 
 
 async def get_text(session: aiohttp.ClientSession, endpoint: Endpoint, path: str) -> tuple[str | None, Outcome]:
