@@ -188,6 +188,14 @@ def test_a_finished_calibration_is_not_touched_without_again(tmp_path: Path) -> 
     assert (tmp_path / "p.toml").read_bytes() != before or result.profile is not None
 
 
+def test_a_profile_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text("mine")
+    with pytest.raises(sg.InputError, match=r"p\.toml: exists already"):
+        run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+    assert (tmp_path / "p.toml").read_text() == "mine"
+    assert not (tmp_path / "p.calibration").exists()
+
+
 def test_another_question_is_another_calibration(tmp_path: Path) -> None:
     with pytest.raises(sg.SlotgridError):
         run(FakeTarget(SMALL, slots=4, told=True, fail_after=3), tmp_path)

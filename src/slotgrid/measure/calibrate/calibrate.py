@@ -12,7 +12,7 @@ from slotgrid import files
 from slotgrid._version import __version__
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError, RunError
-from slotgrid.measure.calibrate.bench import Bench
+from slotgrid.measure.calibrate.bench import HEAD, Bench
 from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Head, Stated, missing, profile_text
 from slotgrid.measure.calibrate.session import Asked, Found, run_probes
@@ -84,6 +84,8 @@ def calibrate(
         asked = replace(asked, buckets=asked.buckets or known.config.buckets, top=asked.top or known.config.max_running)
     stated = stated or Stated()
     folder = path.with_name(path.name.removesuffix(".toml") + FOLDER_SUFFIX)
+    if path.exists() and not again and not (folder / HEAD).exists():
+        raise InputError(f"{path}: exists already, not made by a calibration kept in {folder}; replace it with --again")
     bench = Bench(target, folder, asked=_as_json(asked), seed=seed, again=again, say=say)
     found = run_probes(bench, asked)
     started = datetime.datetime.fromtimestamp(bench.started_unix_s, datetime.UTC)
