@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,9 @@ def calibrate(
     folder = path.with_name(path.name.removesuffix(".toml") + FOLDER_SUFFIX)
     if path.exists() and not again and not (folder / HEAD).exists():
         raise InputError(f"{path}: exists already, not made by a calibration kept in {folder}; replace it with --again")
-    bench = Bench(target, folder, asked=_as_json(asked), seed=seed, again=again, say=say)
+    # everything else only adds replays, or reads the same ones otherwise
+    same = {"max_seq_len": asked.max_seq_len}
+    bench = Bench(target, folder, asked=same, seed=seed, again=again, say=say)
     found = run_probes(bench, asked)
     started = datetime.datetime.fromtimestamp(bench.started_unix_s, datetime.UTC)
     conditions = f"{known.clock} clock, seed {bench.seed}" + (f", in {bench.starts} starts" if bench.starts > 1 else "")
@@ -130,7 +132,3 @@ def _config(found: Found, known: ServingConfig | None) -> ServingConfig | None:
     if found.buckets is None or not isinstance(found.slots, Slots):
         return None
     return ServingConfig(found.buckets, slots=found.slots.slots, max_running=min(found.limit.most, found.buckets[-1]))
-
-
-def _as_json(asked: Asked) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(asked).items()}
