@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 SLOTS = 8
@@ -42,9 +43,13 @@ def lines(seed: int, colour: bool, most_tokens: int) -> Iterator[tuple[str, dict
     """Log lines without end, and with each release the request row that belongs to it."""
     rng = random.Random(seed)
     open_code, close_code = ("\x1b[32m", "\x1b[0m") if colour else ("", "")
-    head = f"{open_code}[vllm-rbln] DEBUG 11-30 03:10:11{close_code} [vllm_rbln/.../"
-    manager = f"{head}prefix_cache_manager/optimum_prefix_cache_manager.py:308] [PFX] "
-    step = f"{head}models/optimum/model_base.py:398] [BUCKET] "
+    begin = datetime(2026, 1, 1)
+
+    def source(place: str) -> str:
+        # the clock ticks: it is what ends a run of equal lines
+        clock = (begin + timedelta(seconds=int(now))).strftime("%m-%d %H:%M:%S")
+        return f"{open_code}[vllm-rbln] DEBUG {clock}{close_code} [vllm_rbln/.../{place}"
+
     yield f"[vllm-rbln] INFO 11-30 03:10:11 [a.py:85] Updating scheduler_config.max_num_seqs from 1 to {SLOTS}", None
     yield "[vllm-rbln] DEBUG 11-30 03:10:11 [a.py:49] Prefix block size is set to 128 based on prefill_chunk_size", None
     free = list(range(SLOTS))
@@ -52,6 +57,7 @@ def lines(seed: int, colour: bool, most_tokens: int) -> Iterator[tuple[str, dict
     held: dict[int, int] = {}
     number, now = 0, 0.0
     while True:
+        manager = source("prefix_cache_manager/optimum_prefix_cache_manager.py:308] [PFX] ")
         while free or held:
             if len(running) >= SLOTS or (running and rng.random() < 0.3):
                 break
@@ -73,8 +79,10 @@ def lines(seed: int, colour: bool, most_tokens: int) -> Iterator[tuple[str, dict
         count = len(running)
         bucket = next(b for b in BUCKETS if b >= count)
         for _ in range(left):
+            step = source("models/optimum/model_base.py:398] [BUCKET] ")
             yield f"{step}request_nums={count} padded_batch_size={bucket}", None
-        now += 0.013 * left
+            now += 0.013
+        manager = source("prefix_cache_manager/optimum_prefix_cache_manager.py:308] [PFX] ")
         for name in list(running):
             entry = running[name]
             entry[0] -= left

@@ -157,7 +157,7 @@ def test_published_two_turn_samples_are_read() -> None:
         ('{"format": "slotgrid-plan/1", "plan_id": "x", "clients": []}', "no clients"),
         (
             '{"format": "slotgrid-plan/1", "plan_id": "x", "clients": [{"start_s": NaN, "sessions": []}]}',
-            "NaN is not a JSON number",
+            r"clients[0].start_s is NaN, which is not a JSON number",
         ),
         (
             '{"format": "slotgrid-plan/1", "plan_id": "x", "clients": [{"start_s": 0, "sessions": '

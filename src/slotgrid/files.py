@@ -31,6 +31,15 @@ def read_bytes(path: str | Path) -> bytes:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
 
+def first_line(path: str | Path) -> bytes:
+    """First line of a file without its end. Raises InputError naming the file when it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.readline().rstrip(b"\r\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+
+
 def read_json(path: str | Path) -> Any:
     """Parse a JSON file. Raises InputError with file, line and column when it is not JSON."""
     return parse_json(read_bytes(path), str(path))
@@ -47,7 +56,8 @@ def parse_json(data: bytes, where: str) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except _ConstantError as error:
-        raise InputError(f"{where}: {error} is not a JSON number; allowed are finite numbers") from None
+        place = _place_of_constant(json.loads(data, parse_constant=_Constant))
+        raise InputError(f"{where}: {place}{error}, which is not a JSON number; allowed are finite numbers") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
     except ValueError as error:
@@ -56,6 +66,27 @@ def parse_json(data: bytes, where: str) -> Any:
 
 class _ConstantError(ValueError):
     pass
+
+
+class _Constant(str):
+    """NaN or an infinity where it stood in a JSON text."""
+
+
+def _place_of_constant(value: Any) -> str:
+    """Where the first constant stands, as ``clients[0].start_s is ``; empty when it is the whole value."""
+    stack = [("", value)]
+    while stack:
+        place, value = stack.pop()
+        if isinstance(value, _Constant):
+            return f"{place} is " if place else ""
+        if isinstance(value, dict):
+            inside = [(f"{place}.{key}" if place else str(key), entry) for key, entry in value.items()]
+        elif isinstance(value, list):
+            inside = [(f"{place}[{i}]", entry) for i, entry in enumerate(value)]
+        else:
+            continue
+        stack += reversed(inside)
+    return ""
 
 
 def _refuse_constant(name: str) -> Any:

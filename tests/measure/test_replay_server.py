@@ -65,10 +65,20 @@ def test_a_replay_of_the_static_engine_and_its_event_log_say_the_same(
     # the order of events tells the same story as the counters: the replay of it agrees with every return
     data = result.to_dict()
     assert (data["decode_steps"], data["reuse_observable"]) == (decode.height, True)
+    # a client that was killed has no run.json; its rows and the log are enough
+    killed = tmp_path / "killed"
+    shutil.copytree(tmp_path / "run", killed)
+    (killed / "run.json").unlink()
+    (killed / "requests.parquet").unlink()
+    again = sg.run.read_run(killed)
+    assert again.steps is not None
+    assert again.steps.equals(run.steps)
+    assert again.requests["cached_tokens"].equals(run.requests["cached_tokens"])
+    assert (again.config, again.plan_sha256) == (run.config, SMALL.content_sha256)
     # a log that shares no request with the rows is another run's
     tag = printed["replay"]["request_tag"]
     (tmp_path / "run" / "events.jsonl").write_text(server.events.read_text().replace(tag, "another"))
-    with pytest.raises(InputError, match="none of its requests is one of the 18 in"):
+    with pytest.raises(InputError, match="none of its requests is one of the 18 that the client saw"):
         sg.run.read_run(tmp_path / "run")
     everything = run_from_events(server.events)
     assert everything.steps is not None

@@ -22,10 +22,12 @@ from slotgrid.cli import (
     propose,
     rbln,
     replay,
+    saturate,
     search,
     serve,
     simulate,
     steady,
+    study,
     workload,
 )
 from slotgrid.errors import SlotgridError
@@ -45,6 +47,7 @@ app.add_typer(plan.app, name="plan")
 app.add_typer(workload.app, name="workload")
 app.add_typer(profile.app, name="profile")
 app.add_typer(rbln.app, name="rbln")
+app.add_typer(study.app, name="study")
 app.command("simulate")(simulate.simulate)
 app.command("search")(search.search)
 app.command("explain")(explain.explain)
@@ -55,6 +58,8 @@ app.command("diagnose")(diagnose.diagnose)
 app.command("compile")(compile.compile_)
 app.command("serve")(serve.serve)
 app.command("replay")(replay.replay)
+app.command("saturate")(saturate.saturate)
+app.command("null")(saturate.null)
 app.command("calibrate")(calibrate.calibrate)
 app.command("measure")(measure.measure)
 

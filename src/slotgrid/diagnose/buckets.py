@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from slotgrid.config import ServingConfig
-from slotgrid.diagnose.cost import decode_s
+from slotgrid.diagnose.cost import decode_s, unmeasured
 from slotgrid.diagnose.padding import Alignment, Histogram, PaddingChange, align, fit_buckets, padding_changes, rebucket
 from slotgrid.profile import DecodeCost
 
@@ -20,7 +20,8 @@ OPPOSITE_WARNING = (
 class BucketChange:
     """buckets: the other list; fitted: whether it was fitted here. before, after: alignment on the same steps.
     changes: per running count. decode_before_s, decode_after_s: priced seconds without context, None without a price.
-    floor_s: the same with a bucket for every running count that occurred."""
+    floor_s: the same with a bucket for every running count that occurred. unmeasured, floor_unmeasured: bucket ->
+    "interpolated" or "extrapolated" for the sizes of either list that the profile has not measured."""
 
     buckets: tuple[int, ...]
     fitted: bool
@@ -30,6 +31,8 @@ class BucketChange:
     decode_before_s: float | None
     decode_after_s: float | None
     floor_s: float | None
+    unmeasured: Mapping[int, str] = field(default_factory=dict)
+    floor_unmeasured: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def saved_s(self) -> float | None:
@@ -75,4 +78,6 @@ def bucket_change(
         decode_before_s=None if price is None else decode_s(price, histogram),
         decode_after_s=None if price is None else decode_s(price, after),
         floor_s=None if price is None else decode_s(price, every),
+        unmeasured={} if price is None else unmeasured(price, buckets),
+        floor_unmeasured={} if price is None else unmeasured(price, steps),
     )

@@ -8,6 +8,7 @@ tau = max(0.02, r_base / B_base).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +93,9 @@ def channel_a(
     decode: float | None = None
     if histogram is None:
         missing.append("the step distribution")
+    elif (hole := _not_covered(run)) is not None:
+        # part of the steps beside the prefill of all requests would be a number of nothing
+        missing.append(hole)
     else:
         decode = decode_s(price.decode, histogram)
         if price.decode.context_s:
@@ -108,6 +112,25 @@ def channel_a(
     else:
         prefill = float(price.prefill.seconds(computed.to_numpy()).sum())
     return ChannelA(decode, prefill, tuple(missing))
+
+
+def _not_covered(run: Run) -> str | None:
+    """What of the run its log lacks, as what would be needed; None when nothing is known to be missing."""
+    covered, requests = run.details.get("log_covers") or (0, 0)
+    if covered < requests:
+        return f"a log of all requests (it covers {covered:,} of {requests:,})"
+    unread = run.details.get("unread_step_lines") or 0
+    return f"readable [BUCKET] lines ({unread:,} are not)" if unread else None
+
+
+def unmeasured(decode: DecodeCost, buckets: Iterable[int]) -> dict[int, str]:
+    """Which of these buckets nobody measured, and where their price is from: interpolated between measured sizes or
+    extrapolated beyond them."""
+    sizes = [size for size, _ in decode.fixed_s]
+    found = {}
+    for bucket in sorted(set(buckets) - set(sizes)):
+        found[bucket] = "interpolated" if sizes[0] < bucket < sizes[-1] else "extrapolated"
+    return found
 
 
 def union_s(starts: Floats, ends: Floats) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slotgrid.diagnose.buckets import bucket_change
 from slotgrid.diagnose.compare import compare as compare_diagnoses
-from slotgrid.diagnose.cost import channel_a, channel_b_s, decode_s, extrapolated, step_s
+from slotgrid.diagnose.cost import channel_a, channel_b_s, decode_s, extrapolated, step_s, unmeasured
 from slotgrid.diagnose.interference import stalls, time_to_first_token, token_gaps
 from slotgrid.diagnose.order import event_order
 from slotgrid.diagnose.padding import Histogram, align
@@ -19,6 +19,9 @@ from slotgrid.diagnose.survival import survival_curve
 from slotgrid.errors import UnmeasuredError
 from slotgrid.profile import StackProfile, load_profile
 from slotgrid.run import Run
+from slotgrid.run.memory import give_back
+from slotgrid.run.steady import SteadyLoad, steady_load
+from slotgrid.run.window import Window
 
 
 def diagnose(
@@ -65,11 +68,17 @@ def _diagnose(run: Run, profile: StackProfile | None, buckets: Sequence[int] | N
             decode_price = None
     priceable = profile is None or decode_price is not None
     order = event_order(run)
+    # of a long log what each step leaves over is worth giving back
+    give_back()
     returns = find_returns(run, order, profile)
+    give_back()
     survival = survival_curve(run, order, returns, run.config)
     waiting = stalls(run, order, profile)
+    give_back()
     costs = channel_a(run, order, histogram if priceable else None, profile)
     change = None if histogram is None else bucket_change(histogram, run.config, decode_price, buckets)
+    in_flight_s = channel_b_s(run)
+    give_back()
     seconds = None
     if histogram is not None and decode_price is not None:
         seconds = {key: decode_s(decode_price, {key: steps}) for key, steps in histogram.items()}
@@ -89,8 +98,10 @@ def _diagnose(run: Run, profile: StackProfile | None, buckets: Sequence[int] | N
         first_token_s=time_to_first_token(run),
         gaps=token_gaps(run),
         channel_a=costs,
-        channel_b_s=channel_b_s(run),
+        channel_b_s=in_flight_s,
         extrapolated=extrapolated(run, histogram, profile),
+        unmeasured={} if decode_price is None or not histogram else unmeasured(decode_price, {b for _, b in histogram}),
+        window=_window(run, profile, warnings),
         warnings=(),
         not_observed={},
         summary=(),
@@ -99,6 +110,33 @@ def _diagnose(run: Run, profile: StackProfile | None, buckets: Sequence[int] | N
     return replace(
         draft, warnings=tuple(warnings), not_observed=_not_observed(draft), summary=summarize(_facts(draft, buckets))
     )
+
+
+def _window(run: Run, profile: StackProfile | None, warnings: list[str]) -> SteadyLoad | None:
+    """What the run did inside the evaluation window its client wrote; priced with a profile."""
+    stated = run.details.get("window")
+    if stated is None:
+        return None
+    name = stated["file"]
+    if profile is None:
+        warnings.append(f"{name}: its window is not evaluated without a profile; all else covers the whole run")
+        return None
+    if run.requests["arrival_s"].has_nulls() or run.returns is None or run.requests["output_tokens"].has_nulls():
+        warnings.append(f"{name}: its window is not evaluated: sessions, lengths or arrivals are not observed")
+        return None
+    price = profile.price
+    try:
+        made = steady_load(
+            run,
+            Window(stated["start_s"], stated["end_s"]),
+            decode_price=price.decode.seconds,
+            prefill_price=price.prefill.seconds,
+        )
+    except UnmeasuredError as error:
+        warnings.append(f"{name}: its window is not priced: {error}")
+        return None
+    warnings.append(f"{name}: the evaluation window stands in its own section; all else covers the whole run")
+    return made
 
 
 def _simulated_s(run: Run) -> dict[tuple[int, int], float]:

@@ -62,8 +62,7 @@ def stalls(run: Run, order: EventOrder | None, profile: StackProfile | None) -> 
     waited = np.full(run.requests.height, np.nan)
     if order is not None and len(seconds) == int((order.kind == ADMIT).sum()):
         waited = _waited(order, seconds)
-    known = np.flatnonzero(~np.isnan(waited))
-    longest = known[np.argsort(-waited[known], kind="stable")][:_LONGEST]
+    longest = _longest(waited)
     return Stalls(
         prefill_s=float(seconds.sum()),
         beside_decode_s=float(seconds[waiting > 0].sum()),
@@ -73,16 +72,25 @@ def stalls(run: Run, order: EventOrder | None, profile: StackProfile | None) -> 
     )
 
 
+def _longest(waited: Floats) -> npt.NDArray[np.intp]:
+    """The rows that waited longest, in the order of the table where equal; NaN is nobody."""
+    known = np.flatnonzero(~np.isnan(waited))
+    if len(known) > _LONGEST:
+        least = np.partition(waited[known], len(known) - _LONGEST)[len(known) - _LONGEST]
+        known = known[waited[known] >= least]
+    return known[np.argsort(-waited[known], kind="stable")][:_LONGEST]
+
+
 def _waited(order: EventOrder, seconds: Floats) -> Floats:
     """Seconds each request waited: the prefills admitted after its own and before its release."""
     is_admission = order.kind == ADMIT
-    # prefill seconds before each position
-    spent = np.zeros(len(order.kind))
-    spent[is_admission] = seconds
-    until = np.concatenate([[0.0], np.cumsum(spent)])
+    # prefill seconds of the first so many admissions, and admissions up to and with each event
+    until = np.concatenate([[0.0], np.cumsum(seconds)])
+    admissions = np.cumsum(is_admission, dtype=np.int32)
+    del is_admission
     known = (order.admitted >= 0) & (order.released >= 0)
     waited = np.full(len(order.admitted), np.nan)
-    waited[known] = until[order.released[known]] - until[order.admitted[known] + 1]
+    waited[known] = until[admissions[order.released[known]]] - until[admissions[order.admitted[known]]]
     # a difference of sums leaves rounding where nobody was waited for
     waited[known & (np.abs(waited) < 1e-12)] = 0.0
     return waited

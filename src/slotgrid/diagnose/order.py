@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.run import Run
+from slotgrid.run.memory import give_back
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,11 +32,11 @@ class EventOrder:
 
     kind: npt.NDArray[np.int8]
     request: Narrow
-    value: Narrow
+    value: npt.NDArray[np.signedinteger[Any]]
     repeats: Narrow
     cause: npt.NDArray[np.int8]
-    admitted: Ints
-    released: Ints
+    admitted: Narrow
+    released: Narrow
     time_s: npt.NDArray[np.float64] | None
 
     @property
@@ -76,6 +77,7 @@ def event_order(run: Run) -> EventOrder | None:
         evict_at = run.evictions["time_s"].to_numpy()
         evict_slot = np.full(run.evictions.height, -1)
         strangers = np.empty(0, np.int32)
+    del decode
     victim = _victims(run, measured)
     causes = run.evictions["cause"]
     by_admission, by_padding = ((causes == name).fill_null(False).to_numpy() for name in ("admission", "padding"))
@@ -86,12 +88,19 @@ def event_order(run: Run) -> EventOrder | None:
     at = np.concatenate([free[ended], evict_at, admit[seen], strangers, step_at])
     kind = np.repeat(np.array([FREE, EVICT, ADMIT, STEP], np.int8), parts)
     # equal times: a request ends, then something is evicted, then the next is admitted, then a step runs
-    order = np.argsort(at, kind="stable") if measured else np.lexsort((kind, at))
-    times = None if measured else at[order]
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    kind = kind[order]
-    del at, order
+    times = None
+    if measured:
+        place = _ranks(at)
+    else:
+        order = np.lexsort((kind, at))
+        times = at[order]
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        del order
+    del at, admit, free
+    give_back()
+    unordered, kind = kind, np.empty(len(kind), np.int8)
+    kind[place] = unordered
 
     def column(*values: npt.NDArray[Any] | int) -> Narrow:
         """The parts (releases, evictions, admissions with a row, without one, steps) put where they belong."""
@@ -102,21 +111,40 @@ def event_order(run: Run) -> EventOrder | None:
             begin += length
         return out
 
+    del unordered
     request = column(rows[ended], victim, rows[seen], -1, running)
-    admitted, released = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+    admitted, released = np.full(len(rows), -1, np.int32), np.full(len(rows), -1, np.int32)
     for code, target in ((ADMIT, admitted), (FREE, released)):
         here = np.flatnonzero((kind == code) & (request >= 0))
         target[request[here]] = here
     return EventOrder(
         kind=kind,
         request=request,
-        value=column(slot[ended], evict_slot, slot[seen], -1, bucket),
+        value=_small(column(slot[ended], evict_slot, slot[seen], -1, bucket)),
         repeats=column(1, 1, 1, 1, repeats),
         cause=column(-1, cause, -1, -1, -1).astype(np.int8),
         admitted=admitted,
         released=released,
         time_s=times,
     )
+
+
+def _small(values: Narrow) -> npt.NDArray[np.signedinteger[Any]]:
+    """In two bytes each where they fit."""
+    return values.astype(np.int16) if values.max(initial=0) < 2**15 else values
+
+
+def _ranks(at: npt.NDArray[Any]) -> Narrow:
+    """The place of each of these positions (whole numbers from 0) among all of them; equal ones in their order."""
+    seen = np.zeros(int(at.max(initial=-1)) + 1, bool)
+    seen[at] = True
+    if int(seen.sum()) == len(at):
+        ranks: Narrow = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+        found: Narrow = ranks[at]
+        return found
+    place = np.empty(len(at), np.int32)
+    place[np.argsort(at, kind="stable")] = np.arange(len(at), dtype=np.int32)
+    return place
 
 
 def _unjoined(run: Run) -> npt.NDArray[Any]:
@@ -127,7 +155,7 @@ def _unjoined(run: Run) -> npt.NDArray[Any]:
     return np.setdiff1d(prefill.to_numpy(), joined.to_numpy())
 
 
-def _victims(run: Run, measured: bool) -> Ints:
+def _victims(run: Run, measured: bool) -> Narrow:
     """Request row of each evicted slot, -1 when not known.
 
     A session's slots are evicted in the order of its turns: each turn takes a new slot, is admitted after the one
@@ -148,14 +176,18 @@ def _victims(run: Run, measured: bool) -> Ints:
     return rows_of(session, turn, evicted, of_turn)
 
 
-def rows_of(session: Ints, turn: Ints, wanted_session: Ints, wanted_turn: Ints) -> Ints:
+def rows_of(
+    session: npt.NDArray[Any], turn: npt.NDArray[Any], wanted_session: npt.NDArray[Any], wanted_turn: npt.NDArray[Any]
+) -> Narrow:
     """The request row of each wanted (session, turn), -1 where there is none or the session is not known."""
     if not len(session):
-        return np.full(len(wanted_session), -1, np.int64)
+        return np.full(len(wanted_session), -1, np.int32)
     width = int(max(turn.max(initial=0), wanted_turn.max(initial=0))) + 2
-    keys = session * width + turn
-    order = np.argsort(keys, kind="stable")
-    wanted = wanted_session * width + wanted_turn
-    at = np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)
-    found = (keys[order][at] == wanted) & (wanted_session >= 0) & (wanted_turn >= 0)
-    return np.where(found, order[at], -1)
+    # the tables are narrow, the product need not be
+    keys = session.astype(np.int64) * width + turn
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    keys.sort()
+    wanted = wanted_session.astype(np.int64) * width + wanted_turn
+    at = np.minimum(np.searchsorted(keys, wanted), len(order) - 1).astype(np.int32)
+    found = (keys[at] == wanted) & (wanted_session >= 0) & (wanted_turn >= 0)
+    return np.where(found, order[at], np.int32(-1))

@@ -20,6 +20,10 @@ from slotgrid.diagnose.summary import Sentence
 from slotgrid.diagnose.survival import Survival
 from slotgrid.profile import StackProfile
 from slotgrid.run import Run
+from slotgrid.run.steady import SteadyLoad
+
+# lost prefixes in the JSON, one entry each: a log of a million losses would not fit into memory as objects
+MOST_LISTED = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +31,8 @@ class Diagnosis:
     """What one run lost and where. Parts that were not observed are None; ``not_observed`` says why.
 
     histogram: (running, bucket) -> decode steps. bucket_s: seconds of the same keys, priced or simulated.
+    unmeasured: buckets that ran and whose price nobody measured -> "interpolated" or "extrapolated". window: what
+    happened inside the evaluation window that was written beside the run; everything else is of the whole run.
     summary: sentences with the rule and the numbers behind each. warnings: what was odd in the files.
     """
 
@@ -45,6 +51,8 @@ class Diagnosis:
     channel_a: ChannelA
     channel_b_s: float | None
     extrapolated: tuple[str, ...]
+    unmeasured: Mapping[int, str]
+    window: SteadyLoad | None
     warnings: tuple[str, ...]
     not_observed: Mapping[str, str]
     summary: tuple[Sentence, ...]
@@ -122,6 +130,7 @@ class Diagnosis:
             "alignment": self._alignment_dict(),
             "reuse": self._reuse_dict(),
             "interference": self._interference_dict(),
+            "window": None if self.window is None else self.window.to_dict(),
             "metrics": dict(run.details.get("metrics") or {}),
             "summary": [sentence.to_dict() for sentence in self.summary],
             "not_observed": dict(self.not_observed),
@@ -144,6 +153,7 @@ class Diagnosis:
             "utilization": self.alignment.utilization,
             "running_sum": self.alignment.running_sum,
             "bucket_sum": self.alignment.bucket_sum,
+            "unmeasured_buckets": _named(self.unmeasured),
             "bucket_s": None if seconds is None else [[n, b, s] for (n, b), s in sorted(seconds.items())],
             "other_buckets": None
             if change is None
@@ -153,7 +163,9 @@ class Diagnosis:
                 "padding_ratio": change.after.padding_ratio,
                 "decode_before_s": change.decode_before_s,
                 "decode_after_s": change.decode_after_s,
+                "unmeasured_buckets": _named(change.unmeasured),
                 "every_count_s": change.floor_s,
+                "every_count_unmeasured_buckets": _named(change.floor_unmeasured),
                 "opposite_directions": change.opposite,
                 "warning": OPPOSITE_WARNING,
                 "by_running": [
@@ -176,7 +188,10 @@ class Diagnosis:
             return None
         extra = self.additional_prefill_s()
         requests = self.run.requests
-        session, turn = requests["session"].to_list(), requests["turn"].to_list()
+        lost_tokens = returns.lost_tokens
+        lost = np.flatnonzero(lost_tokens > 0)
+        listed = lost[:MOST_LISTED]
+        session, turn = (requests[name].gather(returns.row[listed]).to_list() for name in ("session", "turn"))
         observable = returns.cached_tokens >= 0
         away = returns.away_s[~np.isnan(returns.away_s)]
         survival = self.survival
@@ -191,9 +206,9 @@ class Diagnosis:
             "away_s": quantiles(away) if len(away) else None,
             "lost": [
                 {
-                    "session": session[returns.row[i]],
-                    "turn": turn[returns.row[i]],
-                    "lost_tokens": int(returns.lost_tokens[i]),
+                    "session": session[k],
+                    "turn": turn[k],
+                    "lost_tokens": int(lost_tokens[i]),
                     "cause": CAUSES[returns.cause[i]] if returns.cause[i] >= 0 else None,
                     "own_admission": bool(returns.own[i]),
                     "admissions_between": int(returns.between[i]) if returns.between[i] >= 0 else None,
@@ -201,8 +216,9 @@ class Diagnosis:
                     "standalone_s": None if np.isnan(returns.standalone_s[i]) else float(returns.standalone_s[i]),
                     "incremental_s": None if np.isnan(returns.incremental_s[i]) else float(returns.incremental_s[i]),
                 }
-                for i in np.flatnonzero(returns.lost_tokens > 0).tolist()
+                for k, i in enumerate(listed.tolist())
             ],
+            "lost_not_listed": len(lost) - len(listed),
             "survival": None
             if survival is None
             else {
@@ -244,3 +260,8 @@ class Diagnosis:
     def __repr__(self) -> str:
         verdict = self.summary[-1].text if self.summary else "nothing observed"
         return f"Diagnosis({self.run!r}: {verdict})"
+
+
+def _named(unmeasured: Mapping[int, str]) -> dict[str, str]:
+    """Keys of JSON objects are text."""
+    return {str(bucket): how for bucket, how in unmeasured.items()}

@@ -9,6 +9,7 @@ request's own prefill, which is longer because a prefill's cost grows faster tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,9 @@ from slotgrid.diagnose.order import ADMIT, EventOrder, rows_of
 from slotgrid.profile import PrefillCost, StackProfile
 from slotgrid.run import Run
 
-Ints = npt.NDArray[np.int64]
+# narrow where they can be: a long log has a million returns
+Ints = npt.NDArray[np.signedinteger[Any]]
+Codes = npt.NDArray[np.int8]
 Floats = npt.NDArray[np.float64]
 
 DEFAULT_BLOCK_TOKENS = 128
@@ -42,7 +45,7 @@ class Returns:
     reusable_tokens: Ints
     away_s: Floats
     between: Ints
-    cause: Ints
+    cause: Codes
     own: npt.NDArray[np.bool_]
     standalone_s: Floats
     incremental_s: Floats
@@ -66,8 +69,9 @@ def additional_prefill_s(
     standalone: prefill of the lost tokens alone. incremental: prefill of what was computed less the prefill of what
     would have been computed with the prefix.
     """
-    computed = prompt_tokens - cached_tokens
-    return prefill.seconds(lost_tokens), prefill.seconds(computed) - prefill.seconds(computed - lost_tokens)
+    lost = lost_tokens.astype(np.int64)
+    computed = prompt_tokens.astype(np.int64) - cached_tokens
+    return prefill.seconds(lost), prefill.seconds(computed) - prefill.seconds(computed - lost)
 
 
 def find_returns(run: Run, order: EventOrder | None, profile: StackProfile | None) -> Returns | None:
@@ -79,13 +83,13 @@ def find_returns(run: Run, order: EventOrder | None, profile: StackProfile | Non
     prompt = requests["prompt_tokens"].fill_null(-1).to_numpy()
     output = requests["output_tokens"].fill_null(-1).to_numpy()
     cached = requests["cached_tokens"].fill_null(-1).to_numpy()
-    row = np.flatnonzero(turn > 0)
+    row = np.flatnonzero(turn > 0).astype(np.int32)
     previous = rows_of(session, turn, session[row], turn[row] - 1)
-    reusable = _reusable(run, profile, row, previous, prompt, output)
+    reusable = _reusable(run, profile, row, previous, prompt, output).astype(np.int32)
     arrival, finish = requests["arrival_s"].to_numpy(), requests["finish_s"].to_numpy()
     away = np.where(previous >= 0, arrival[row] - finish[previous], np.nan) if len(row) else np.empty(0)
-    between = np.full(len(row), -1, np.int64)
-    cause = np.full(len(row), -1, np.int64)
+    between: Ints = np.full(len(row), -1, np.int32)
+    cause = np.full(len(row), -1, np.int8)
     own = np.zeros(len(row), bool)
     lost = np.where((cached[row] >= 0) & (reusable >= 0), np.maximum(reusable - cached[row], 0), -1)
     if order is not None:
@@ -110,30 +114,32 @@ def _reusable(run: Run, profile: StackProfile | None, row: Ints, previous: Ints,
         before = output[previous] if len(row) else output[:0]
         if profile.kv.generated_reusable:
             known &= before >= 1
-        return np.where(known, profile.kv.reusable_tokens(prompt[row], left, before), -1)
+        lengths = (values.astype(np.int64) for values in (prompt[row], left, before))
+        return np.where(known, profile.kv.reusable_tokens(*lengths), -1)
     block = run.details.get("block_tokens") or DEFAULT_BLOCK_TOKENS
     return np.where(known, np.minimum(left, prompt[row] - 1) // block * block, -1)
 
 
 def _between(order: EventOrder, row: Ints, previous: Ints) -> Ints:
     """Other admissions between the previous turn's admission and the return's own."""
-    admissions = np.concatenate([[0], np.cumsum(order.kind == ADMIT)])
-    own, before = order.admitted[row], np.where(previous >= 0, order.admitted[previous], -1)
+    # up to and with each event
+    admissions = np.cumsum(order.kind == ADMIT, dtype=np.int32)
+    own, before = order.admitted[row], np.where(previous >= 0, order.admitted[previous], np.int32(-1))
     known = (own >= 0) & (before >= 0)
-    return np.where(known, admissions[own] - admissions[before] - 1, -1)
+    return np.where(known, admissions[own] - admissions[before] - np.int32(1), np.int32(-1))
 
 
-def _cause(order: EventOrder, row: Ints, previous: Ints, lost: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _cause(order: EventOrder, row: Ints, previous: Ints, lost: Ints) -> tuple[Codes, npt.NDArray[np.bool_]]:
     """Cause code of each loss, and whether the return's own admission evicted the prefix.
 
     The eviction that counts is the one of the previous turn's slot, between its admission and the return's.
     """
-    evicted = np.full(len(order.admitted), -1, np.int64)
+    evicted = np.full(len(order.admitted), -1, np.int32)
     at_all = order.evictions
     victims = order.request[at_all]
     evicted[victims[victims >= 0]] = at_all[victims >= 0]
-    cause = np.full(len(row), -1, np.int64)
-    at = np.where(previous >= 0, evicted[previous], -1) if len(row) else np.empty(0, np.int64)
+    cause = np.full(len(row), -1, np.int8)
+    at = np.where(previous >= 0, evicted[previous], np.int32(-1)) if len(row) else np.empty(0, np.int32)
     admitted = order.admitted[row]
     told = (at >= 0) & ((admitted < 0) | (at < admitted))
     gone = lost > 0

@@ -56,7 +56,7 @@ def survival_curve(
     """The curve from the fewest slots that hold what ran to those that lose nothing; None when not observed."""
     if order is None or returns is None or config is None or not (order.admitted >= 0).any():
         return None
-    sessions = run.requests["session"].fill_null(-1).to_list()
+    sessions = run.requests["session"].fill_null(-1).to_numpy()
     steps = order.kind == STEP
     most = int(order.request[steps].max(initial=1))
     # what ran together must fit
@@ -95,7 +95,7 @@ def _grid(low: int, own: int, high: int, events: int) -> list[int]:
 def replay(
     kinds: npt.NDArray[np.int8],
     requests: npt.NDArray[np.int32],
-    sessions: list[int],
+    sessions: npt.NDArray[np.integer],
     slots: int,
     max_running: int,
 ) -> npt.NDArray[np.bool_] | None:
@@ -109,23 +109,23 @@ def replay(
     free = slots - 1 if reserved else slots
     # admitted entries, oldest first; value: still running
     entries: OrderedDict[int, bool] = OrderedDict()
+    session_of: dict[int, int] = {}
     holders: dict[int, int] = {}
     stranger = -1
-
-    def session_of(entry: int) -> int:
-        return sessions[entry] if entry >= 0 else -1
 
     def evict() -> bool:
         for entry, running in entries.items():
             if not running:
                 del entries[entry]
-                session = session_of(entry)
-                if session >= 0:
-                    holders[session] -= 1
+                held = session_of.pop(entry, -1)
+                if held >= 0:
+                    holders[held] -= 1
+                    if not holders[held]:
+                        del holders[held]
                 return True
         return False
 
-    for kind, request in _pairs(kinds, requests):
+    for kind, request, session in _events(kinds, requests, sessions):
         if kind == STEP:
             if free == 0 and not reserved and 0 < request < max_running and evict():
                 free += 1
@@ -143,16 +143,22 @@ def replay(
                 stranger -= 1
                 entries[stranger] = False
                 continue
-            session = sessions[request]
             if session >= 0:
+                session_of[request] = session
                 found[request] = holders.get(session, 0) > 0
                 holders[session] = holders.get(session, 0) + 1
             entries[request] = True
     return found
 
 
-def _pairs(kinds: npt.NDArray[np.int8], requests: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """The events one by one, a stretch at a time: as Python objects all of them would need much memory."""
+def _events(
+    kinds: npt.NDArray[np.int8], requests: npt.NDArray[np.int32], sessions: npt.NDArray[np.integer]
+) -> Iterator[tuple[int, int, int]]:
+    """The events one by one with the session of an admission (else -1), a stretch at a time: as Python objects all of
+    them would need much memory."""
     for begin in range(0, len(kinds), _STRETCH):
-        end = begin + _STRETCH
-        yield from zip(kinds[begin:end].tolist(), requests[begin:end].tolist(), strict=True)
+        kind, request = kinds[begin : begin + _STRETCH], requests[begin : begin + _STRETCH]
+        admitted = (kind == ADMIT) & (request >= 0)
+        session = np.full(len(kind), -1, np.int64)
+        session[admitted] = sessions[request[admitted]]
+        yield from zip(kind.tolist(), request.tolist(), session.tolist(), strict=True)

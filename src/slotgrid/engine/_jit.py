@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -24,5 +25,13 @@ def jit(function: F) -> F:
         compiled: Any = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
         # nowhere to keep compiled code (a read-only package and no writable home): compile anew in each process
-        compiled = numba.njit(nogil=True)(function)
+        return cast(F, numba.njit(nogil=True)(function))
+    keep = compiled._cache.save_overload
+
+    def keep_if_possible(signature: Any, overload: Any) -> None:
+        # a full disk: this process has its compiled code, the next one compiles anew
+        with contextlib.suppress(OSError):
+            keep(signature, overload)
+
+    compiled._cache.save_overload = keep_if_possible
     return cast(F, compiled)

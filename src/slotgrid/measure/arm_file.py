@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,18 +112,21 @@ def hash_file(path: Path) -> str:
     return hashlib.sha256(files.read_bytes(path)).hexdigest()
 
 
-def load_arms(path: str | Path) -> Arms:
-    """Read ``ARMS.toml``. Raises InputError naming file and key, also for a plan that cannot be read."""
+def load_arms(path: str | Path, *, plans: Sequence[Path] | None = None) -> Arms:
+    """Read ``ARMS.toml``; ``plans`` take the place of those it names. Raises InputError naming file and key, also for a
+    plan that cannot be read."""
     file = Path(path)
     table = parse_toml(files.read_bytes(file), str(file))
     table.choice("format", [FORMAT], FORMAT)
     arms = tuple(_arm(entry) for entry in table.tables("arm"))
     folder = file.parent
-    plans = tuple(folder / name for name in _texts(table, "plans"))
+    if plans is None or table.has("plans"):
+        named = tuple(folder / name for name in _texts(table, "plans"))
+    chosen = named if plans is None else tuple(plans)
     try:
         made = Arms(
             arms=arms,
-            plans=plans,
+            plans=chosen,
             seed=table.whole("seed", 0, 0),
             folder=folder,
             port=table.whole("port", 0, 0),
@@ -134,7 +137,7 @@ def load_arms(path: str | Path) -> Arms:
         text = str(error)
         raise InputError(text if text.startswith(str(file)) else f"{file}: {text}") from None
     table.finish()
-    for plan in plans:
+    for plan in chosen:
         read = load_plan(plan)
         if made.options.window is not None:
             made.options.window.check(read)

@@ -147,15 +147,20 @@ def built_in_profiles() -> list[str]:
 
 def load_profile(name: str | Path) -> StackProfile:
     """A built-in profile by id, or a TOML file by path. Raises InputError naming file and key."""
+    return profile_from_toml(*profile_bytes(name))
+
+
+def profile_bytes(name: str | Path) -> tuple[bytes, str]:
+    """The TOML of a profile as :func:`load_profile` finds it, and the name of its file."""
     text = str(name)
     if text in built_in_profiles():
         entry = resources.files("slotgrid.profile") / "data" / f"{text}.toml"
-        return profile_from_toml(entry.read_bytes(), f"{text}.toml")
+        return entry.read_bytes(), f"{text}.toml"
     if not text.endswith(".toml") and not Path(text).exists():
         raise InputError(
             f"profile {text!r}: no such built-in profile or file; built in: {', '.join(built_in_profiles())}"
         )
-    return profile_from_toml(files.read_bytes(text), text)
+    return files.read_bytes(text), text
 
 
 def profile_from_toml(data: bytes, where: str) -> StackProfile:

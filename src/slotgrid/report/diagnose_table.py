@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ def sections(d: Diagnosis) -> list[tuple[str, list[Part]]]:
         ("Reuse", reuse_parts(d)),
         ("Interference", interference_parts(d)),
         ("Cost", cost_parts(d)),
+        ("Evaluation window", window_parts(d)),
         ("Compared with the baseline", comparison_parts(d)),
         ("Not observed", [f"{what}: {why}" for what, why in d.not_observed.items()]),
         ("Warnings", [*(f"outside the measured range: {text}" for text in d.extrapolated), *d.warnings]),
@@ -76,35 +78,39 @@ def sections(d: Diagnosis) -> list[tuple[str, list[Part]]]:
 
 def diagnosis_report(d: Diagnosis, console: Console) -> None:
     """Print the headline, the summary with its rule, and every section."""
-    from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
-
-    def show(what: str | Table, style: str = "") -> None:
-        # a name in square brackets is text here, not markup
-        content = Text(what, style) if isinstance(what, str) else what
-        console.print(Padding(content, (0, 0, 0, 2), expand=False))
 
     console.print(Text(headline(d)))
     console.print()
     console.print("Summary", style="bold")
     for sentence in d.summary:
-        show(sentence.text)
-    show(f"rule of the last sentence: {d.summary[-1].rule}", "dim")
+        show_part(sentence.text, console)
+    show_part(f"rule of the last sentence: {d.summary[-1].rule}", console, "dim")
     for title, parts in sections(d):
         console.print()
         console.print(title, style="bold")
         for part in parts:
-            if isinstance(part, str):
-                show(part)
-                continue
-            table = Table(box=None, show_header=bool(part.header), pad_edge=False)
-            for i in range(len(part.rows[0])):
-                name = part.header[i] if part.header else ""
-                table.add_column(name, justify="right" if i in part.right else "left")
-            for row in part.rows:
-                table.add_row(*map(Text, row))
-            show(table)
+            show_part(part, console)
+
+
+def show_part(part: Part, console: Console, style: str = "") -> None:
+    """Print a table or a sentence, a little to the right."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    # a name in square brackets is text here, not markup
+    content: Table | Text
+    if isinstance(part, str):
+        content = Text(part, style)
+    else:
+        content = Table(box=None, show_header=bool(part.header), pad_edge=False)
+        for i in range(len(part.rows[0])):
+            name = part.header[i] if part.header else ""
+            content.add_column(name, justify="right" if i in part.right else "left")
+        for row in part.rows:
+            content.add_row(*map(Text, row))
+    console.print(Padding(content, (0, 0, 0, 2), expand=False))
 
 
 def _pairs(rows: list[tuple[str, str, str]]) -> Grid:
@@ -133,12 +139,15 @@ def alignment_parts(d: Diagnosis) -> list[Part]:
     rows = []
     for (running, bucket), steps in sorted(d.histogram.items()):
         cells = [str(running), str(bucket), f"{steps:,}", f"{(bucket - running) * steps:,}"]
-        cells.append("-" if d.bucket_s is None else f"{d.bucket_s[running, bucket]:.3f}")
+        mark = " *" if bucket in d.unmeasured else ""
+        cells.append("-" if d.bucket_s is None else f"{d.bucket_s[running, bucket]:.3f}{mark}")
         if change is not None:
             entry = drops[running]
             cells += [f"{entry.padded_after:,}", f"{entry.shapley_drop:+.4f}"]
         rows.append(tuple(cells))
     parts.append(Grid(tuple(columns), tuple(rows), frozenset(range(len(columns)))))
+    if d.unmeasured and d.bucket_s is not None:
+        parts.append(f"* price {_how(d.unmeasured)}: nobody measured it")
     if change is not None:
         how = "fitted to the observed counts" if change.fitted else "as asked"
         text = (
@@ -147,11 +156,40 @@ def alignment_parts(d: Diagnosis) -> list[Part]:
         )
         if change.decode_before_s is not None and change.decode_after_s is not None:
             text += f", decode {change.decode_before_s:.3f} -> {change.decode_after_s:.3f} s"
+            if change.unmeasured:
+                text += f" (price {_how(change.unmeasured)}: nobody measured it)"
         parts.append(text)
         if change.opposite:
             parts.append("here they do: padding and priced decode time move in opposite directions")
         parts.append(OPPOSITE_WARNING)
     return parts
+
+
+def _how(unmeasured: Mapping[int, str]) -> str:
+    """Which buckets' prices are interpolated and which extrapolated."""
+    kinds = []
+    for kind in ("interpolated", "extrapolated"):
+        sizes = [str(bucket) for bucket, how in unmeasured.items() if how == kind]
+        if sizes:
+            kinds.append(f"{kind} for bucket {', '.join(sizes)}")
+    return " and ".join(kinds)
+
+
+def window_parts(d: Diagnosis) -> list[Part]:
+    """The evaluation window of steady load."""
+    w = d.window
+    if w is None:
+        return []
+    rows = [
+        ("window", f"{w.window.seconds:.1f} s", f"from {w.window.start_s:.1f} to {w.window.end_s:.1f} s of the run"),
+        ("turns", count(w.requests), f"{w.requests / w.window.seconds:.3f} a second; sent in the window"),
+        ("reused", _reuse(w.reused), f"of {w.later_turns:,} returns"),
+        ("device time a turn", seconds(w.device_time_per_turn_s), "decode of its steps, prefill of its turns"),
+        ("padding ratio", percent(w.padding_ratio), ""),
+    ]
+    if w.ttft is not None:
+        rows.append(("time to first token", seconds(w.ttft.p50_s), f"median; p95 {seconds(w.ttft.p95_s)}"))
+    return [_pairs(rows)]
 
 
 def reuse_parts(d: Diagnosis) -> list[Part]:
@@ -206,7 +244,7 @@ def reuse_parts(d: Diagnosis) -> list[Part]:
             )
         parts.append(Grid(header, tuple(named), frozenset(range(6))))
         if len(lost) > _LOST_NAMED:
-            parts.append(f"{len(lost) - _LOST_NAMED} more lost prefixes (--json names all)")
+            parts.append(f"{len(lost) - _LOST_NAMED} more lost prefixes (--json names them)")
     if d.survival is not None:
         s = d.survival
         step = max(1, len(s.slots) // _SURVIVAL_NAMED)
@@ -257,7 +295,13 @@ def cost_parts(d: Diagnosis) -> list[Part]:
     """Channels A and B and the residual."""
     a = d.channel_a
     rows = [
-        ("channel A", seconds(a.total_s), f"decode {seconds(a.decode_s)}, prefill {seconds(a.prefill_s)}"),
+        (
+            "channel A",
+            seconds(a.total_s),
+            f"decode {seconds(a.decode_s)}, prefill {seconds(a.prefill_s)}"
+            if a.total_s is not None or not a.missing
+            else f"needs {' and '.join(a.missing)}",
+        ),
         ("channel B", seconds(d.channel_b_s), "at least one request in flight, as the clients saw it"),
         ("residual", seconds(d.residual_s), "B - A"),
     ]

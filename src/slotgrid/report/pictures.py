@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slotgrid import files
 from slotgrid.diagnose import Diagnosis
 from slotgrid.diagnose.timeline import Timeline, build_timeline
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from slotgrid.report.figure import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    Picture,
+    legend_above,
+    new_figure,
+    png_of,
+    whole_ticks,
+)
 
 # more than this cannot be told apart on a page; the picture then shows the beginning and says so
 MOST_REQUESTS = 240
-_WIDTH_IN = 10.0
-_DPI = 110
-
-# Okabe-Ito: told apart with colour-blind eyes and in grey print
-_BLUE, _SKY, _ORANGE, _RED, _GREEN, _GREY = "#0072B2", "#9ECAE9", "#E69F00", "#D55E00", "#009E73", "#9A9A9A"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """name: file stem. title and caption: what it shows, in words. png: the image."""
-
-    name: str
-    title: str
-    caption: str
-    png: bytes
 
 
 def draw_pictures(d: Diagnosis) -> list[Picture]:
@@ -65,50 +56,22 @@ def save_pictures(pictures: Sequence[Picture], folder: Path) -> list[Path]:
     return paths
 
 
-def _figure(height_in: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    # no version or time stamp: the same run gives the same bytes
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _legend(axes: Axes, columns: int) -> None:
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False)
-
-
-def _whole_ticks(axis: object) -> None:
-    from matplotlib.axis import Axis
-    from matplotlib.ticker import MaxNLocator
-
-    assert isinstance(axis, Axis)
-    axis.set_major_locator(MaxNLocator(integer=True))
-
-
 def _steps(d: Diagnosis) -> Picture:
     """Computed rows by running count and bucket: real ones and padding."""
     assert d.histogram is not None
     entries = sorted(d.histogram.items())
-    figure, axes = _figure(4.2)
+    figure, axes = new_figure(4.2)
     place = np.arange(len(entries))
     steps = np.array([count for _, count in entries])
     running = np.array([n for (n, _), _ in entries])
     bucket = np.array([b for (_, b), _ in entries])
-    axes.bar(place, running * steps, color=_BLUE, label="rows of running requests")
+    axes.bar(place, running * steps, color=BLUE, label="rows of running requests")
     axes.bar(
         place,
         (bucket - running) * steps,
         bottom=running * steps,
         color="white",
-        edgecolor=_ORANGE,
+        edgecolor=ORANGE,
         hatch="////",
         label="padding",
     )
@@ -120,14 +83,14 @@ def _steps(d: Diagnosis) -> Picture:
     axes.set_xticks(place[::thin], [f"{n}\nin {b}" for n, b in zip(running[::thin], bucket[::thin], strict=True)])
     axes.set_xlabel("running requests, in bucket")
     axes.set_ylabel("rows computed over all steps")
-    _legend(axes, 2)
+    legend_above(axes, 2)
     ratio = d.alignment.padding_ratio if d.alignment is not None else None
     share = "" if ratio is None else f"; {ratio:.1%} of all rows are padding"
     return Picture(
         "steps",
         "Decode steps by running count and bucket",
         f"Each bar: rows computed with that many requests running in that bucket (number: decode steps){share}.",
-        _png(figure),
+        png_of(figure),
     )
 
 
@@ -144,18 +107,18 @@ def _slots(d: Diagnosis, timeline: Timeline) -> Picture:
     """Lifelines of slots: running, idle with a prefix, evicted."""
     slots = sorted({held.slot for held in timeline.held})
     row = {slot: i for i, slot in enumerate(slots)}
-    figure, axes = _figure(min(1.6 + 0.3 * len(slots), 14))
+    figure, axes = new_figure(min(1.6 + 0.3 * len(slots), 14))
     running: dict[int, list[tuple[float, float]]] = {}
     idle: dict[int, list[tuple[float, float]]] = {}
     for held in timeline.held:
         running.setdefault(held.slot, []).append((held.start_s, held.released_s - held.start_s))
         idle.setdefault(held.slot, []).append((held.released_s, held.end_s - held.released_s))
     for slot in slots:
-        axes.broken_barh(idle[slot], (row[slot] - 0.3, 0.6), facecolors=_SKY, linewidth=0)
-        axes.broken_barh(running[slot], (row[slot] - 0.3, 0.6), facecolors=_BLUE, edgecolors="white", linewidth=0.6)
+        axes.broken_barh(idle[slot], (row[slot] - 0.3, 0.6), facecolors=SKY, linewidth=0)
+        axes.broken_barh(running[slot], (row[slot] - 0.3, 0.6), facecolors=BLUE, edgecolors="white", linewidth=0.6)
     from matplotlib.patches import Patch
 
-    handles: list[object] = [Patch(color=_BLUE, label="running"), Patch(color=_SKY, label="idle, prefix kept")]
+    handles: list[object] = [Patch(color=BLUE, label="running"), Patch(color=SKY, label="idle, prefix kept")]
     kinds = {0: ("by admission", "v"), 1: ("for padding", "o"), 2: ("cause not told", "s")}
     for cause, (words, marker) in kinds.items():
         for cost in (True, False):
@@ -167,7 +130,7 @@ def _slots(d: Diagnosis, timeline: Timeline) -> Picture:
                         [row[e.slot] for e in marks],
                         marker=marker,
                         s=46,
-                        color=_RED if cost else _GREY,
+                        color=RED if cost else GREY,
                         edgecolors="white",
                         linewidths=0.8,
                         zorder=3,
@@ -186,13 +149,13 @@ def _slots(d: Diagnosis, timeline: Timeline) -> Picture:
         "Lifelines of the slots",
         f"{len(timeline.evicted)} evictions, {missed} of them cost a reuse. Times: {timeline.basis}."
         + _beginning(d, timeline),
-        _png(figure),
+        png_of(figure),
     )
 
 
 def _timeline(d: Diagnosis, timeline: Timeline) -> Picture:
     """Prefill and decode on one axis; a stall is as high as requests wait."""
-    figure, axes = _figure(4.2)
+    figure, axes = new_figure(4.2)
     x, running, bucket = [0.0], [0], [0]
     for part in timeline.decodes:
         if part.start_s > x[-1] + 1e-9:
@@ -203,20 +166,20 @@ def _timeline(d: Diagnosis, timeline: Timeline) -> Picture:
         running += [part.running] * 2
         bucket += [part.bucket] * 2
     if timeline.decodes:
-        axes.fill_between(x, running, color=_BLUE, linewidth=0, label="decode: running requests")
+        axes.fill_between(x, running, color=BLUE, linewidth=0, label="decode: running requests")
         axes.fill_between(
-            x, running, bucket, facecolor="white", edgecolor=_ORANGE, hatch="////", linewidth=0, label="padding"
+            x, running, bucket, facecolor="white", edgecolor=ORANGE, hatch="////", linewidth=0, label="padding"
         )
     low = -0.9
     prefills = [(p.start_s, p.end_s - p.start_s) for p in timeline.prefills]
-    axes.broken_barh(prefills, (low, 0.7), facecolors=_GREEN, linewidth=0, label="prefill")
+    axes.broken_barh(prefills, (low, 0.7), facecolors=GREEN, linewidth=0, label="prefill")
     first = True
     for p in timeline.prefills:
         if p.waiting:
             axes.fill_between(
                 [p.start_s, p.end_s],
                 [p.waiting] * 2,
-                color=_RED,
+                color=RED,
                 linewidth=0,
                 label="stall: requests waiting for the prefill" if first else None,
             )
@@ -226,16 +189,16 @@ def _timeline(d: Diagnosis, timeline: Timeline) -> Picture:
     axes.set_ylim(bottom=low - 0.2)
     axes.set_xlabel(_axis_label(timeline))
     axes.set_ylabel("requests")
-    _whole_ticks(axes.yaxis)
+    whole_ticks(axes.yaxis)
     axes.set_yticks([tick for tick in axes.get_yticks() if tick >= 0 and tick <= axes.get_ylim()[1]])
-    _legend(axes, 4)
+    legend_above(axes, 4)
     stall = "" if d.stalls is None else f" Stalls add up to {d.stalls.stall_session_s:.3f} session-seconds."
     return Picture(
         "timeline",
         "Prefill, decode and stalls",
         f"The stall area is the session-seconds others wait while a prefill runs.{stall} Times: {timeline.basis}."
         + _beginning(d, timeline),
-        _png(figure),
+        png_of(figure),
     )
 
 
@@ -254,14 +217,14 @@ def _in_flight(d: Diagnosis) -> Picture:
                 "return, reuse not observable" if cached < 0 else "return, prefix lost" if lost > 0 else "return"
             )
     colours = {
-        "first turn": _GREY,
-        "request": _BLUE,
-        "return": _GREEN,
-        "return, prefix lost": _RED,
-        "return, reuse not observable": _ORANGE,
+        "first turn": GREY,
+        "request": BLUE,
+        "return": GREEN,
+        "return, prefix lost": RED,
+        "return, reuse not observable": ORANGE,
     }
     names = {"return": "return, prefix found"}
-    figure, axes = _figure(min(2.0 + 0.11 * requests.height, 14))
+    figure, axes = new_figure(min(2.0 + 0.11 * requests.height, 14))
     by_fate: dict[str, list[tuple[int, float, float]]] = {}
     for y, (row, sent, done) in enumerate(requests.select("row", "arrival_s", "finish_s").iter_rows()):
         by_fate.setdefault(fate[row], []).append((y, sent, done))
@@ -277,7 +240,7 @@ def _in_flight(d: Diagnosis) -> Picture:
     axes.set_yticks([base], ["any in flight"])
     axes.set_xlabel("seconds, client clock")
     axes.set_ylabel("requests by time sent")
-    _legend(axes, 4)
+    legend_above(axes, 4)
     part = f" The first {MOST_REQUESTS} of {total:,} requests." if total > MOST_REQUESTS else ""
     return Picture(
         "in_flight",
@@ -285,7 +248,7 @@ def _in_flight(d: Diagnosis) -> Picture:
         f"Black: at least one request in flight, {sum(right - left for left, right in _merged(spans)):.3f} s"
         + (f" of these; channel B {d.channel_b_s:.3f} s in all." if part else " (channel B).")
         + part,
-        _png(figure),
+        png_of(figure),
     )
 
 
@@ -303,22 +266,22 @@ def _survival(d: Diagnosis) -> Picture:
     """Returns that keep their prefix, by slots."""
     s = d.survival
     assert s is not None
-    figure, axes = _figure(3.4)
-    axes.plot(s.slots, s.kept, color=_BLUE, marker="o", markersize=4, label="replay of the same order of events")
+    figure, axes = new_figure(3.4)
+    axes.plot(s.slots, s.kept, color=BLUE, marker="o", markersize=4, label="replay of the same order of events")
     own = s.kept_at(s.own_slots)
     if own is not None:
-        axes.scatter([s.own_slots], [own], s=90, color=_RED, zorder=3, label=f"this run, {s.own_slots} slots")
-    axes.axhline(s.returns, color=_GREY, linestyle="--", linewidth=1, label=f"all {s.returns} returns")
+        axes.scatter([s.own_slots], [own], s=90, color=RED, zorder=3, label=f"this run, {s.own_slots} slots")
+    axes.axhline(s.returns, color=GREY, linestyle="--", linewidth=1, label=f"all {s.returns} returns")
     axes.set_ylim(0, max(s.returns, 1) * 1.08)
     axes.set_xlabel("KV slots")
     axes.set_ylabel("returns that keep their prefix")
-    _whole_ticks(axes.xaxis)
-    _whole_ticks(axes.yaxis)
-    _legend(axes, 3)
+    whole_ticks(axes.xaxis)
+    whole_ticks(axes.yaxis)
+    legend_above(axes, 3)
     agree = "" if s.agreement is None else f" At this run's slots the replay agrees with {s.agreement:.1%} of returns."
     return Picture(
         "survival",
         "Survival of prefixes against slots",
         f"The order of admissions, releases and steps is held fixed.{agree}",
-        _png(figure),
+        png_of(figure),
     )

@@ -70,7 +70,7 @@ class Run:
             return None
         if self.source == "measured" and not (self.steps["kind"] == "decode").any():
             return None  # admissions were logged, steps were not
-        count = pl.col("repeats").sum() if "repeats" in self.steps.columns else pl.len()
+        count = pl.col("repeats").cast(pl.Int64).sum() if "repeats" in self.steps.columns else pl.len()
         return (
             self.steps.filter(pl.col("kind") == "decode")
             .group_by("running", "bucket")
@@ -128,8 +128,11 @@ class Run:
 
     def _sum(self, column: str) -> int | None:
         """Sum of a column; None when a cell is null or there is none."""
+        import polars as pl
+
         cells = self.requests[column]
-        return None if cells.is_empty() or cells.has_nulls() else int(cells.sum())
+        # narrow columns are summed wide
+        return None if cells.is_empty() or cells.has_nulls() else int(cells.cast(pl.Int64).sum())
 
     def to_dict(self) -> dict[str, Any]:
         """The totals scripts read, as JSON values."""

@@ -355,7 +355,8 @@ def search(
         clock=profile.clock_text or ("price" if profile.clock is profile.price else "the profile's"),
     )
     if store is not None:
-        store.finish(result.ledger, {"slotgrid": __version__, "result": result.to_dict(top=1)})
+        used = {phase: list(seeds[phase]) for phase in PHASES}
+        store.finish(result.ledger, {"slotgrid": __version__, "seeds": used, "result": result.to_dict(top=1)})
     return result
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from slotgrid import event_format as names
 from slotgrid._version import __version__
 from slotgrid.config import ServingConfig
 from slotgrid.serve.events import FORMAT, EventLog
@@ -94,7 +95,7 @@ class Engine:
     def log_start(self, *, versions: dict[str, str], clock: str, unix_ns: int | None = None) -> None:
         """The first event: what serves, with which configuration and rules. unix_ns: the wall clock now."""
         self._events.write(
-            "start",
+            names.START,
             format=FORMAT,
             writer=f"slotgrid-serve {__version__}",
             versions=versions,
@@ -155,7 +156,10 @@ class Engine:
             report = self._decode(decision)
         done = [output for output in report.outputs if output.finish_reason is not None]
         self._events.write(
-            "step_end", report.end_ns, step=self._steps, finished=[self._finished(output) for output in done] or None
+            names.STEP_END,
+            report.end_ns,
+            step=self._steps,
+            finished=[self._finished(output) for output in done] or None,
         )
         self._steps += 1
         for output in done:
@@ -170,7 +174,7 @@ class Engine:
         computed = len(prompt) - decision.cached_tokens
         start_ns = self._events.clock_ns()
         self._events.write(
-            "step_start",
+            names.STEP_START,
             start_ns,
             step=self._steps,
             kind="prefill",
@@ -199,7 +203,9 @@ class Engine:
         active = [self._active[request] for request, _ in decision.rows]
         bucket = self._config.bucket_for(len(active))
         start_ns = self._events.clock_ns()
-        self._events.write("step_start", start_ns, step=self._steps, kind="decode", running=len(active), bucket=bucket)
+        self._events.write(
+            names.STEP_START, start_ns, step=self._steps, kind="decode", running=len(active), bucket=bucket
+        )
         result = self._runner.decode(
             bucket,
             [entry.tokens[-1] for entry in active],

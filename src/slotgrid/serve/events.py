@@ -1,4 +1,5 @@
-"""The event log (``slotgrid-events/1``): one JSON object a line, times in nanoseconds. Fields: docs/serve.md."""
+"""The event log (``slotgrid-events/1``): one JSON object a line, times in nanoseconds. The format: ``event_format``,
+docs/events.md."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from slotgrid import event_format as names
+from slotgrid.event_format import FORMAT
 from slotgrid.serve.scheduler import Allocated, Change, Evicted, Hit
 
-FORMAT = "slotgrid-events/1"
+__all__ = ["FORMAT", "EventLog"]
 
 
 class EventLog:
@@ -46,13 +49,13 @@ class EventLog:
         """What happened to the slots; ``allocated`` and ``released`` are further fields of such events."""
         for change in changes:
             if isinstance(change, Allocated):
-                self.write("allocation", request=change.request, slot=change.slot, **(allocated or {}))
+                self.write(names.ALLOCATION, request=change.request, slot=change.slot, **(allocated or {}))
             elif isinstance(change, Hit):
-                self.write("hit", request=change.request, slot=change.from_slot, cached_tokens=change.cached_tokens)
+                self.write(names.HIT, request=change.request, slot=change.from_slot, cached_tokens=change.cached_tokens)
             elif isinstance(change, Evicted):
-                self.write("eviction", slot=change.slot, request=change.request, cause=change.cause)
+                self.write(names.EVICTION, slot=change.slot, request=change.request, cause=change.cause)
             else:
-                self.write("release", request=change.request, slot=change.slot, **(released or {}))
+                self.write(names.RELEASE, request=change.request, slot=change.slot, **(released or {}))
 
     def flush(self) -> None:
         if self._stream is not None:

@@ -35,7 +35,7 @@ def test_files_of_no_use_are_named(tmp_path: Path) -> None:
     (folder / "windows.BASE.json").write_text("{}")
     run = sg.read_run(folder)
     assert run.notes == (
-        "windows.BASE.json: the diagnosis covers the whole run, warm-up included",
+        "windows.BASE.json: not used; it belongs to rows of the multi-turn runner, whose clock it is on",
         "not read: lifecycle.txt, summary.json",
     )
 

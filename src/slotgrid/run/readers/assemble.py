@@ -12,6 +12,7 @@ import numpy as np
 
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
+from slotgrid.run.memory import give_back
 from slotgrid.run.readers import directory
 from slotgrid.run.readers.aiperf import AIPERF
 from slotgrid.run.readers.client_events import with_events
@@ -19,9 +20,10 @@ from slotgrid.run.readers.directory import Found
 from slotgrid.run.readers.event_log import run_from_events, states_config
 from slotgrid.run.readers.guidellm import NAME as GUIDELLM
 from slotgrid.run.readers.join import join
-from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, nullable, step_table
+from slotgrid.run.readers.log_tables import LogTables, eviction_table, log_tables, step_table
 from slotgrid.run.readers.metrics import read_metrics
-from slotgrid.run.readers.names import Names
+from slotgrid.run.readers.observer_log import is_observer_log, scan_observer_log
+from slotgrid.run.readers.request_table import MOST_IDS, lookups_readable, request_table, requests_of_log
 from slotgrid.run.readers.row_table import Ints, RowTable
 from slotgrid.run.readers.rows import TWO_TURN, RequestRow
 from slotgrid.run.readers.sessions import session_indices
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 # written on a clock that does not start with the run
 _OTHER_ORIGIN = {AIPERF.name, GUIDELLM, VLLM_BENCH}
-_STRETCH = 65_536
 
 
 def read_run(
@@ -55,20 +56,31 @@ def read_run(
     """
     found = directory.look(Path(folder))
     given = {"buckets": buckets, "slots": slots, "max_running": max_running}
+    # the engine's own log holds every step and request; an observer's is read in place of a server log
+    complete_events = (
+        bool(found.events)
+        and not is_observer_log(found.events[0])
+        and (not found.logs or states_config(found.events[0]))
+    )
     if found.run_json is not None:
         saved = load_run(found.folder)
         if saved.source == "simulated" or saved.steps is not None or not (found.logs or found.events):
             return saved
-        if found.events and (not found.logs or states_config(found.events[0])):
+        if complete_events:
             return with_events(saved, _one_event_log(found))
         return _Assembly(found, given, progress, saved).run()
-    if found.events and not found.logs:
+    if complete_events and found.rows:
+        # what a client left that was killed before it saved its run
+        rows = _Assembly(replace(found, logs={}), given, progress, None).run()
+        if rows.requests["request_id"].null_count() < rows.requests.height:
+            return with_events(rows, _one_event_log(found))
+    if found.events and not found.logs and not is_observer_log(found.events[0]):
         return _run_of_events(found)
     return _Assembly(found, given, progress, None).run()
 
 
 def _run_of_events(found: Found) -> Run:
-    """The server's own event log; it holds every step and request, so client rows beside it are not needed."""
+    """The server's own event log, which holds every step and request; rows beside it name none of them."""
     run = run_from_events(_one_event_log(found))
     if found.rows:
         names = ", ".join(path.name for path in found.rows)
@@ -102,6 +114,9 @@ class _Assembly:
         if found.plan is not None:
             plan, plan_data = directory.read_plan(found.plan)
         scan = self._scan()
+        # before the rows are read: it needs most memory while it is made
+        logged = None if scan is None else log_tables(scan)
+        give_back()
         if self.saved is not None:
             table, kinds = _rows_of(self.saved, str(found.run_json)), ["slotgrid run"]
             kept = np.arange(len(table))
@@ -110,15 +125,20 @@ class _Assembly:
         metrics, is_difference = read_metrics(found.metrics, self.meter, self.warn) if found.metrics else ({}, False)
         if scan is None and not len(table) and not metrics:
             raise InputError(f"{found.folder}: nothing in it can be diagnosed; expected {directory.EXPECTED}")
-        logged = None if scan is None else log_tables(scan)
-        log_of = np.full(len(table), -1, np.int64)
+        log_of: Ints = np.full(len(table), -1, np.int32)
         if scan is not None and len(table):
             log_of = join(table.ids, kept, scan.requests, table.where(0), scan.name, self.warn)
+            scan.requests.forget()
+            if len(table) > MOST_IDS:
+                table.ids.forget()
+                self.warn(f"more than {MOST_IDS:,} requests: their ids are left out of the request table")
+            give_back()
         kept = self._successful(table, kept)
         log_of = log_of[kept]
         self._check_times(table, kept)
         name = found.plan.name if found.plan is not None else ""
-        session, of_plan = np.empty(0, np.int64), False
+        session: Ints = np.empty(0, np.int32)
+        of_plan = False
         if len(kept):
             session, of_plan = session_indices(table, kept, plan, name, self.warn)
         elif plan is not None:
@@ -126,19 +146,27 @@ class _Assembly:
         if set(kinds) & _OTHER_ORIGIN:
             _from_zero(table, kept)
         cached = self._cached(table, kept, log_of, kinds, scan, logged)
-        if len(kept):
-            requests = self._requests(table, kept, log_of, session, cached, logged)
-        else:
-            requests = self._requests_of_log(scan, logged)
         steps, evictions = None, None
+        covered: list[int] | None = None
         if scan is not None and logged is not None:
+            if len(kept) and scan.pfx_lines and table.ids.any_present:
+                whole = np.append((logged.admit_order >= 0) & (logged.finish_order >= 0), False)
+                covered = [int(whole[log_of].sum()), len(kept)]
             steps, evictions = self._log_side(table, kept, log_of, session, cached, scan, logged)
+            # memory: what tables were made of goes before the next are made
+            logged.forget_events()
+            give_back()
             self._check_log(table, kept, log_of, scan, logged)
             unknown = 0 if evictions is None else int(evictions["cause"].is_null().sum())
             if unknown and evictions is not None:
                 self.warn(f"the cause of {unknown} of {evictions.height} evictions cannot be told from the log")
-        if found.windows:
-            self.warn(f"{found.windows[0].name}: the diagnosis covers the whole run, warm-up included")
+        if len(kept):
+            requests = request_table(table, kept, log_of, session, cached, logged)
+        else:
+            requests = requests_of_log(scan, logged)
+        del table, kept, log_of, session, cached
+        give_back()
+        window = directory.read_window(found, kinds, self.warn)
         if found.left:
             self.warn(f"not read: {', '.join(found.left)}")
         config, config_from = self._config(plan_data, scan, logged)
@@ -150,6 +178,10 @@ class _Assembly:
             "metrics_are_difference": is_difference,
             "config_from": config_from,
             "block_tokens": None if scan is None else scan.block_tokens,
+            # requests whose admission and release the log has, of how many; None where it tells neither
+            "log_covers": covered,
+            "unread_step_lines": 0 if scan is None else scan.unread.get("[BUCKET]", (0, 0))[0],
+            "window": window,
         }
         if self.saved is not None:
             details = {**self.saved.details, **details}
@@ -185,6 +217,10 @@ class _Assembly:
     # --- the log -----------------------------------------------------------------------------------
 
     def _scan(self) -> LogScan | None:
+        if self.found.events and not self.found.logs:
+            return self._scan_events()
+        for path in self.found.events:
+            self.warn(f"{path.name}: not read beside {next(iter(self.found.logs.values()))[0].name}")
         result: LogScan | None = None
         quiet: list[str] = []
         for paths in self.found.logs.values():
@@ -203,6 +239,28 @@ class _Assembly:
         if result is not None:
             self._note_scan(result)
         return result
+
+    def _scan_events(self) -> LogScan:
+        """The plugin's event log in place of a server log."""
+        if len(self.found.events) > 1:
+            first, second = self.found.events[:2]
+            raise InputError(f"{second}: a second event log beside {first.name}; one run has one server")
+        scan = scan_observer_log(self.found.events[0])
+        unread, _ = scan.unread.get("[BUCKET]", (0, 0))
+        if unread:
+            self.warn(f"{scan.name}: {unread} of {scan.bucket_lines} decode steps state no running count or bucket")
+        if scan.bucket_lines == 0:
+            self.warn(f"{scan.name}: no decode steps; the step distribution is not observed")
+        if scan.pfx_lines == 0:
+            self.warn(f"{scan.name}: no allocations and evictions; evictions are not observed")
+        if scan.misplaced:
+            self.warn(
+                f"{scan.name}: {scan.misplaced} events tell of requests or slots it has not introduced "
+                "(its beginning is missing?)"
+            )
+        if scan.silent_evictions:
+            self.warn(f"{scan.name}: {scan.silent_evictions} slots changed hands without an eviction")
+        return scan
 
     def _scan_server(self, paths: list[Path]) -> LogScan:
         ordered, sure = order_pieces(paths)
@@ -272,8 +330,19 @@ class _Assembly:
         joined = (log_of >= 0) & (output >= 0)
         owned = logged.steps_owned[log_of[joined]]
         other = int(((owned >= 0) & (owned != output[joined] - 1)).sum())
-        if other:
-            self.warn(f"{other} requests own another number of [BUCKET] lines than their output tokens less one")
+        if not other:
+            return
+        compared = int((owned >= 0).sum())
+        if 2 * other > compared and not any("BUCKET" in tag for tag in scan.unread) and not logged.restarts:
+            at = kept[joined][(owned >= 0) & (owned != output[joined] - 1)][0]
+            raise InputError(
+                f"{table.where(int(at))}: request rows of another run: {other} of the {compared} requests that share "
+                f"an id with {scan.name} have other output tokens than the decode steps it logged for them"
+            )
+        self.warn(
+            f"{other} requests own another number of [BUCKET] lines than their output tokens less one, of {compared} "
+            "compared (a line is missing, or a row is of another run)"
+        )
 
     # --- rows --------------------------------------------------------------------------------------
 
@@ -323,8 +392,8 @@ class _Assembly:
     ) -> Ints:
         """Cached tokens a row, -1 not observable: from the log where it tells, else from the row."""
         from_rows = table.whole("cached_tokens")[kept].copy()
-        from_log = np.full(len(kept), -1, np.int64)
-        if scan is not None and logged is not None and _lookups_readable(scan):
+        from_log = np.full(len(kept), -1, np.int32)
+        if scan is not None and logged is not None and lookups_readable(scan):
             joined = log_of >= 0
             from_log[joined] = logged.cached_tokens[log_of[joined]]
         if kinds == [TWO_TURN.name] and len(kept) and not (from_rows > 0).any() and (from_log < 0).any():
@@ -346,71 +415,6 @@ class _Assembly:
                 "their reuse is taken as not observable"
             )
         return cached
-
-    def _requests(
-        self,
-        table: RowTable,
-        kept: Ints,
-        log_of: Ints,
-        session: Ints,
-        cached: Ints,
-        logged: LogTables | None,
-    ) -> pl.DataFrame:
-        import polars as pl
-
-        # plan order
-        turn = np.where(session >= 0, table.whole("turn")[kept], -1)
-        order = np.lexsort((turn, session))
-        rows, r = kept[order], log_of[order]
-
-        def of_log(name: str) -> pl.Series:
-            if logged is None or not len(logged.slot):
-                return pl.repeat(None, len(rows), dtype=pl.Int32, eager=True)
-            return nullable(np.where(r >= 0, getattr(logged, name)[r], np.int32(-1)))
-
-        prompt, reused = table.whole("prompt_tokens")[rows], cached[order]
-        known = (prompt >= 0) & (reused >= 0)
-        columns = {
-            "session": nullable(session[order]),
-            "turn": nullable(turn[order]),
-            "prompt_tokens": nullable(prompt),
-            "cached_tokens": nullable(reused),
-            "computed_tokens": nullable(prompt - reused, known),
-            "output_tokens": nullable(table.whole("output_tokens")[rows]),
-            "arrival_s": nullable(table.seconds("arrival_s")[rows]),
-            "admit_s": pl.repeat(None, len(rows), dtype=pl.Float64, eager=True),
-            "first_token_s": nullable(table.seconds("first_token_s")[rows]),
-            "finish_s": nullable(table.seconds("finish_s")[rows]),
-            "request_id": _strings(table.ids, rows),
-            "slot": of_log("slot"),
-            "admit_order": of_log("admit_order"),
-            "finish_order": of_log("finish_order"),
-            "planned_new_tokens": nullable(table.whole("planned_new_tokens")[rows]),
-            "planned_output_tokens": nullable(table.whole("planned_output_tokens")[rows]),
-        }
-        if table.gaps:
-            gaps = (table.gaps.get(i) for i in rows.tolist())
-            lists = [None if times is None else pl.Series(times) for times in gaps]
-            columns["token_gaps_s"] = pl.Series(lists, dtype=pl.List(pl.Float32))
-        return pl.DataFrame(columns)
-
-    def _requests_of_log(self, scan: LogScan | None, logged: LogTables | None) -> pl.DataFrame:
-        """Without rows: the log names requests, but neither their sessions nor their lengths."""
-        import polars as pl
-
-        count = 0 if scan is None else len(scan.requests)
-        whole = pl.repeat(None, count, dtype=pl.Int64, eager=True)
-        seconds = pl.repeat(None, count, dtype=pl.Float64, eager=True)
-        columns = dict.fromkeys(("session", "turn", "prompt_tokens", "cached_tokens"), whole)
-        columns |= dict.fromkeys(("computed_tokens", "output_tokens"), whole)
-        columns |= dict.fromkeys(("arrival_s", "admit_s", "first_token_s", "finish_s"), seconds)
-        if scan is not None and logged is not None:
-            if _lookups_readable(scan):
-                columns["cached_tokens"] = nullable(logged.cached_tokens).cast(pl.Int64)
-            columns["request_id"] = _strings(scan.requests, np.arange(count))
-            for name in ("slot", "admit_order", "finish_order"):
-                columns[name] = nullable(getattr(logged, name))
-        return pl.DataFrame(columns)
 
     def _log_side(
         self,
@@ -447,7 +451,7 @@ class _Assembly:
         stated = directory.stated_config(self.found, plan_data)
         seen = tables.step_buckets if tables is not None else []
         slots_seen = len(np.unique(tables.slot[tables.slot >= 0])) if tables is not None else 0
-        evicted = tables is not None and bool((tables.eviction_victim >= 0).any())
+        evicted = tables is not None and tables.evicted
         if stated and not given["buckets"] and not set(seen) <= set(stated["buckets"]):
             self.warn(f"{stated['where']}: buckets {stated['buckets']} are not those of the log, which ran {seen}")
             stated = {}
@@ -473,21 +477,6 @@ class _Assembly:
         if slots_seen > config.slots:
             raise InputError(f"slots: the log used {slots_seen} slots, more than the {config.slots} of {where}")
         return config, where
-
-
-def _strings(names: Names, rows: Ints) -> pl.Series:
-    """The names of these rows, made a stretch at a time: as Python text all of them would need much memory."""
-    import polars as pl
-
-    parts = [
-        pl.Series([names[i] for i in rows[begin : begin + _STRETCH].tolist()], dtype=pl.String)
-        for begin in range(0, max(len(rows), 1), _STRETCH)
-    ]
-    return pl.concat(parts)
-
-
-def _lookups_readable(scan: LogScan) -> bool:
-    return scan.pfx_lines > 0 and not any("CACHE" in tag or "ALLOC" in tag for tag in scan.unread)
 
 
 def _from_zero(table: RowTable, kept: Ints) -> None:

@@ -22,8 +22,8 @@ def with_events(saved: Run, path: Path) -> Run:
     Requests of the log that the client has no row for (a probe, other clients, failed ones) keep their steps and have
     no session. Raises InputError when log and rows share no request.
     """
-    columns = ("request_id", "session", "turn")
-    ids = saved.requests.select(columns).drop_nulls().iter_rows()
+    seen = saved.requests.drop("slot", "admit_order", "finish_order", strict=False)
+    ids = seen.select("request_id", "session", "turn").drop_nulls().iter_rows()
     served = run_from_events(path, {name: (session, turn) for name, session, turn in ids})
     assert served.steps is not None
     assert served.evictions is not None
@@ -38,9 +38,11 @@ def with_events(saved: Run, path: Path) -> Run:
         "admit_order",
         "finish_order",
     )
-    both = saved.requests.join(of_server, on=["session", "turn"], how="left", maintain_order="left")
+    both = seen.join(of_server, on=["session", "turn"], how="left", maintain_order="left")
     if not both["server_admit_s"].is_not_null().any():
-        raise InputError(f"{path}: none of its requests is one of the {saved.requests.height} in run.json beside it")
+        raise InputError(
+            f"{path}: none of its requests is one of the {seen.height} that the client saw; another run's log?"
+        )
     shift_s, slack_s = _shift(both)
     notes = [*saved.notes, *served.notes, *_notes(both, served, path, slack_s)]
     cached = pl.coalesce("server_cached", "cached_tokens")
@@ -48,7 +50,7 @@ def with_events(saved: Run, path: Path) -> Run:
         admit_s=pl.col("server_admit_s") - shift_s,
         cached_tokens=cached,
         computed_tokens=pl.col("prompt_tokens") - cached,
-    ).select(*saved.requests.columns, "slot", "admit_order", "finish_order")
+    ).select(*seen.columns, "slot", "admit_order", "finish_order")
     # what the server did before and after this run is another run's
     first, last = requests["admit_order"].min(), requests["finish_order"].max()
     steps = served.steps.filter(pl.col("order").is_between(first, last))

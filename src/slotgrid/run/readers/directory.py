@@ -19,7 +19,7 @@ from slotgrid.run.readers.row_table import RowTable
 from slotgrid.run.readers.rows import MULTI_TURN, OURS, TWO_TURN, Fields, Shape, gaps_of
 from slotgrid.run.readers.stream import Meter, json_lines
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 EXPECTED = (
     "a server log (*.log, also rotated or gzip), request rows (*.jsonl, or the JSON of vllm bench serve or guidellm), "
@@ -111,6 +111,36 @@ def read_plan(path: Path) -> tuple[InputPlan, dict[str, Any]]:
     return plan_from_json(data, str(path)), data
 
 
+def read_window(found: Found, kinds: list[str], warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """The evaluation window a steady-load client wrote beside its rows: start_s, end_s on the clock of the rows.
+
+    Raises InputError when its numbers are missing or out of order. A window of a run that did not last to its end is
+    left out with a warning.
+    """
+    if not found.windows:
+        return None
+    path = found.windows[0]
+    if len(found.windows) > 1:
+        raise InputError(f"{found.windows[1]}: a second window beside {path.name}; one run has one")
+    if kinds != [MULTI_TURN.name]:
+        warn(f"{path.name}: not used; it belongs to rows of the multi-turn runner, whose clock it is on")
+        return None
+    data = files.read_json(path)
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: not a JSON object")
+    fields = Fields(data, str(path))
+    start, end = fields.seconds("warmup_end_s"), fields.seconds("eval_end_s")
+    assert start is not None
+    assert end is not None
+    if not 0 <= start < end:
+        raise InputError(f"{path}: eval_end_s is {end:g}, not above warmup_end_s {start:g}")
+    reason = fields.text("stopped_by", needed=False)
+    if reason is not None and reason != "window":
+        warn(f"{path.name}: not used; the run was stopped by {reason}, not by the end of its window")
+        return None
+    return {"start_s": start, "end_s": end, "file": path.name}
+
+
 def read_rows(found: Found, meter: Meter, warn: Callable[[str], None]) -> tuple[RowTable, Ints, list[str]]:
     """All request rows of the directory, which of them count, and the kinds of files they came from.
 
@@ -196,7 +226,7 @@ def _unique(table: RowTable, warn: Callable[[str], None]) -> Ints:
     doubles = int((~kept).sum())
     if doubles:
         warn(f"{doubles} request rows are there twice with equal values; each was read once")
-    return np.flatnonzero(kept)
+    return np.flatnonzero(kept).astype(np.int32)
 
 
 def stated_config(found: Found, plan_data: dict[str, Any] | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from slotgrid import files
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
+from slotgrid.event_format import FIELDS, FORMAT
 from slotgrid.run.run import Run
 
 if TYPE_CHECKING:
     import polars as pl
 
-FORMAT = "slotgrid-events/1"
-_EVENTS = {"start", "allocation", "hit", "miss", "eviction", "release", "step_start", "step_end"}
 _NS = 1e-9
 
 
@@ -99,9 +97,8 @@ def _told(name: str, sessions: Mapping[str, tuple[int, int]]) -> tuple[int, int]
 def states_config(path: Path) -> bool:
     """Whether an event log says itself what served, so that no other log is needed."""
     try:
-        with open(path, "rb") as stream:
-            event = json.loads(stream.readline())
-    except (OSError, ValueError):
+        event = files.parse_json(files.first_line(path), f"{path}: line 1")
+    except InputError:
         return False
     return isinstance(event, dict) and event.get("event") == "start" and "config" in event
 
@@ -117,7 +114,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
             event = files.parse_json(line, f"{path}: line {number}")
         except InputError:
             event = None
-        good = isinstance(event, dict) and isinstance(event.get("t_ns"), int) and event.get("event") in _EVENTS
+        good = isinstance(event, dict) and isinstance(event.get("t_ns"), int) and event.get("event") in FIELDS
         yield number, event if good else None, number < len(lines)
 
 

@@ -18,14 +18,16 @@ def join(ids: Names, kept: Ints, log_ids: Names, first_row: str, log_name: str, 
 
     Raises InputError when rows and log share not a single request. What is left over on either side is a warning.
     """
-    found = np.full(len(ids), -1, np.int64)
+    found = np.full(len(ids), -1, np.int32)
     if not ids.any_present:
         warn(f"the request rows carry no server request ids, so they cannot be joined with {log_name}")
         return found
     taken = np.zeros(len(log_ids), bool)
     shared = 0
     for form in _FORMS:
-        left = np.flatnonzero(~taken).tolist()
+        if taken.all():
+            break
+        left = (r for r in range(len(taken)) if not taken[r])
         names = ((r, name) for r in left if (name := log_ids.raw(r)) is not None)
         for i, r in ids.find(names, form):
             taken[r] = True
@@ -33,6 +35,7 @@ def join(ids: Names, kept: Ints, log_ids: Names, first_row: str, log_name: str, 
                 shared += 1
             else:
                 found[i] = r
+    ids.forget_lookup()
     missing = int((found[kept] < 0).sum())
     spare = int((~taken).sum())
     if missing == len(kept) and len(log_ids):

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from slotgrid.run.readers.vllm_rbln_log import ALLOC, EVICT, FREE, HIT, PARTIAL, PREEMPT, RESTART, STEP, LogScan
+from slotgrid.run.readers.vllm_rbln_log import (
+    ALLOC,
+    EVICT,
+    EVICT_CAUSES,
+    FREE,
+    HIT,
+    PARTIAL,
+    PREEMPT,
+    RESTART,
+    STEP,
+    LogScan,
+)
 
 if TYPE_CHECKING:
     import polars as pl
 
 # narrow on purpose: a long log has millions of events
-Ints = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
 ADMISSION, PADDING, UNKNOWN = 0, 1, 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class LogTables:
     """What a log says, by request index of its scan. -1 stands for not seen.
 
@@ -29,6 +41,7 @@ class LogTables:
     eviction_*: one entry an eviction: position, victim (request index or -1), slot, cause code.
     work_*: one entry an admission or group of equal decode steps, in order: position, request (-1 for steps), running,
     bucket (-1 for admissions), repeats.
+    step_buckets: the buckets that ran, ascending; steps: decode steps; evicted: an occupied slot was ever given up.
     """
 
     slot: Ints
@@ -48,19 +61,20 @@ class LogTables:
     work_repeats: Ints
     other_running: int
     restarts: int
+    step_buckets: list[int]
+    steps: int
+    evicted: bool
 
-    @property
-    def step_buckets(self) -> list[int]:
-        """The buckets that ran, ascending."""
-        return [int(size) for size in np.unique(self.work_bucket[self.work_bucket >= 0])]
-
-    @property
-    def steps(self) -> int:
-        return int(self.work_repeats[self.work_bucket >= 0].sum(dtype=np.int64))
+    def forget_events(self) -> None:
+        """Free the entries by eviction and by admission or step, once tables were made of them."""
+        nothing = np.empty(0, np.int32)
+        self.eviction_order = self.eviction_victim = self.eviction_slot = self.eviction_cause = nothing
+        self.work_order = self.work_request = self.work_running = self.work_bucket = self.work_repeats = nothing
 
 
 def log_tables(scan: LogScan) -> LogTables:
-    """Arrays of a scan. A request without a lookup line has 0 cached tokens: nothing of it was looked up."""
+    """Arrays of a scan, whose own events are freed. A request without a lookup line has 0 cached tokens: nothing of
+    it was looked up."""
     table = np.frombuffer(scan.table, np.int32).reshape(-1, 4) if scan.events else np.empty((0, 4), np.int32)
     kind, first, second, count = table[:, 0].astype(np.int8), table[:, 1], table[:, 2], table[:, 3]
     position = np.arange(scan.events, dtype=np.int32)
@@ -94,7 +108,7 @@ def log_tables(scan: LogScan) -> LogTables:
     evictions = position[kind == EVICT]
     work = is_step | allocs
     step = is_step[work]
-    return LogTables(
+    made = LogTables(
         slot=by_request(allocs, second),
         admit_order=admit_order,
         finish_order=finish_order,
@@ -103,24 +117,29 @@ def log_tables(scan: LogScan) -> LogTables:
         admissions=np.bincount(first[allocs], minlength=len(scan.requests)).astype(np.int32),
         eviction_order=evictions,
         eviction_victim=first[evictions],
-        eviction_slot=second[evictions],
+        eviction_slot=_narrow(second[evictions]),
         eviction_cause=_causes(kind, second, count, evictions, scan.bucket_lines > 0),
         work_order=position[work],
         work_request=np.where(step, np.int32(-1), first[work]),
         # on an admission the count is how many decode meanwhile
-        work_running=np.where(step, first[work], count[work]),
-        work_bucket=np.where(step, second[work], np.int32(-1)),
+        work_running=_narrow(np.where(step, first[work], count[work])),
+        work_bucket=_narrow(np.where(step, second[work], np.int32(-1))),
         work_repeats=np.where(step, count[work], np.int32(1)),
         other_running=other,
         restarts=int((kind == RESTART).sum()),
+        step_buckets=np.unique(second[is_step]).tolist(),
+        steps=int(count[is_step].sum(dtype=np.int64)),
+        evicted=bool((first[evictions] >= 0).any()),
     )
+    scan.forget_events()
+    return made
 
 
 def _causes(kind: npt.NDArray[np.int8], second: Ints, count: Ints, evictions: Ints, with_steps: bool) -> Ints:
     """The line does not name its caller; its neighbour does: the admission's own ALLOC of the same slot follows at
     once, and the padding slot's decode step follows at once. Without step lines the slot freed for padding and taken
     by the next admission looks the same as the former."""
-    causes = np.full(len(evictions), UNKNOWN, np.int32)
+    causes = np.full(len(evictions), UNKNOWN, np.int8)
     told = (evictions + 1 < len(kind)) & (count[evictions] > 0)
     at = evictions[told]
     own = (kind[at + 1] == ALLOC) & (second[at + 1] == second[at])
@@ -128,6 +147,8 @@ def _causes(kind: npt.NDArray[np.int8], second: Ints, count: Ints, evictions: In
         causes[told] = np.select([own, kind[at + 1] == STEP], [ADMISSION, PADDING], UNKNOWN)
     else:
         causes[told] = np.where(own, UNKNOWN, PADDING)
+    for cause, code in (("admission", ADMISSION), ("padding", PADDING), ("preemption", UNKNOWN)):
+        causes[count[evictions] == EVICT_CAUSES[cause]] = code
     return causes
 
 
@@ -143,6 +164,11 @@ def nullable(values: npt.NDArray[np.generic], known: Bools | None = None) -> pl.
     return pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
+def _narrow(values: npt.NDArray[np.int32]) -> Ints:
+    """In two bytes each where they fit."""
+    return values.astype(np.int16) if values.max(initial=0) < 2**15 else values
+
+
 def _of(values: Ints, request: Ints) -> Ints:
     """The value of each request, -1 where there is no request."""
     return np.where(request >= 0, values[request], np.int32(-1)) if len(values) else request
@@ -153,17 +179,16 @@ def eviction_table(tables: LogTables, session: Ints, turn: Ints) -> pl.DataFrame
     import polars as pl
 
     victim = tables.eviction_victim
-    causes = pl.Series(["admission", "padding", None], dtype=pl.String)
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
-            "time_s": pl.repeat(None, len(victim), dtype=pl.Float64, eager=True),
-            "session": nullable(_of(session, victim)).cast(pl.Int64),
-            "cause": causes.gather(pl.Series(tables.eviction_cause)),
+            "session": nullable(_of(session, victim)),
+            "cause": _words(tables.eviction_cause, ("admission", "padding")),
             "order": tables.eviction_order,
-            "turn": nullable(_of(turn, victim)).cast(pl.Int64),
+            "turn": nullable(_of(turn, victim)),
             "slot": tables.eviction_slot,
         }
     )
+    return with_unknown(table, "time_s").select("time_s", *table.columns)
 
 
 def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> pl.DataFrame:
@@ -171,19 +196,30 @@ def step_table(tables: LogTables, session: Ints, turn: Ints, computed: Ints) -> 
     import polars as pl
 
     request = tables.work_request
-    count = len(request)
-    kinds = pl.Series(["prefill", "decode"], dtype=pl.Enum(["prefill", "decode"]))
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
-            "start_s": pl.repeat(None, count, dtype=pl.Float64, eager=True),
-            "duration_s": pl.repeat(None, count, dtype=pl.Float64, eager=True),
-            "kind": kinds.gather(pl.Series((tables.work_bucket >= 0).astype(np.int32))),
+            "kind": _words((tables.work_bucket >= 0).astype(np.int32), ("prefill", "decode")),
             "running": tables.work_running,
             "bucket": nullable(tables.work_bucket),
             "session": nullable(_of(session, request)),
-            "turn": nullable(_of(turn, request)),
+            "turn": nullable(_narrow(_of(turn, request))),
             "computed_tokens": nullable(_of(computed, request)),
             "order": tables.work_order,
             "repeats": tables.work_repeats,
         }
     )
+    return with_unknown(table, "start_s", "duration_s").select("start_s", "duration_s", *table.columns)
+
+
+def with_unknown(table: pl.DataFrame, *seconds: str) -> pl.DataFrame:
+    """The table with further columns of which nothing is known; such a column takes no memory until it is used."""
+    import polars as pl
+
+    return table.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in seconds)
+
+
+def _words(codes: Ints, words: Sequence[str]) -> pl.Series:
+    """A column of words by their code; null for a code that has none."""
+    import polars as pl
+
+    return pl.Series([*words, None], dtype=pl.Enum(words)).gather(codes.astype(np.uint32))

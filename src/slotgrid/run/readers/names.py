@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
+_STRETCH = 16_384
 
 
 class Names:
@@ -16,9 +19,9 @@ class Names:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._ends = array("q")
+        self._ends = array("I")
         self._absent: set[int] = set()
-        self._lookup: tuple[Ints, Ints] | None = None
+        self._lookup: tuple[Ints, npt.NDArray[np.int32]] | None = None
 
     def add(self, name: bytes | None) -> int:
         """Append a name; returns its index."""
@@ -28,6 +31,12 @@ class Names:
             self._bytes += name
         self._ends.append(len(self._bytes))
         return len(self._ends) - 1
+
+    def forget(self) -> None:
+        """Free the names; how many there were stays known."""
+        self._bytes = bytearray()
+        self._ends = array("I", [0]) * len(self._ends)
+        self._lookup = None
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -51,19 +60,28 @@ class Names:
 
     def hashes(self) -> Ints:
         """64-bit hash of each name; 0 where there is none."""
-        data, ends = bytes(self._bytes), self._ends
-        made = np.empty(len(ends), np.int64)
-        begin = 0
-        for i, end in enumerate(ends):
-            made[i] = hash(data[begin:end])
-            begin = end
-        made[list(self._absent)] = 0
-        return made
+        made = array("q", [0]) * len(self._ends)
+        with memoryview(self._bytes) as data:
+            begin = 0
+            for i, end in enumerate(self._ends):
+                made[i] = hash(bytes(data[begin:end]))
+                begin = end
+        for i in self._absent:
+            made[i] = 0
+        return np.frombuffer(made, np.int64)
 
     def doubles(self) -> Iterator[tuple[int, int]]:
         """(index of the first, index of a later one) for every name that is there more than once."""
         hashes = self.hashes()
-        order = np.argsort(hashes, kind="stable")
+        hashes.sort()
+        twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        del hashes
+        twice = twice[twice != 0]
+        if not len(twice):
+            return
+        hashes = self.hashes()
+        order = np.flatnonzero(np.isin(hashes, twice))
+        order = order[np.argsort(hashes[order], kind="stable")]
         same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
         seen: dict[bytes, int] = {}
         for at in same.tolist():
@@ -86,16 +104,23 @@ class Names:
         """(index here, index given) where ``form`` of a given (index, name) is a name here. Names here are unique."""
         if self._lookup is None:
             mine = self.hashes()
-            order = np.argsort(mine, kind="stable")
-            self._lookup = mine[order], order
+            order = np.argsort(mine, kind="stable").astype(np.int32)
+            mine.sort()
+            self._lookup = mine, order
         hashes, order = self._lookup
-        made = [(r, key) for r, name in names if (key := form(name)) is not None]
-        if not made or not len(order):
+        if not len(order):
             return
-        theirs = np.fromiter((hash(key) for _, key in made), np.int64, len(made))
-        at = np.minimum(np.searchsorted(hashes, theirs), len(order) - 1)
-        for k in np.flatnonzero(hashes[at] == theirs).tolist():
-            r, key = made[k]
-            i = int(order[at[k]])
-            if self.raw(i) == key:
-                yield i, r
+        given = ((r, key) for r, name in names if (key := form(name)) is not None)
+        # a stretch at a time: as objects all of them would need much memory
+        while made := list(itertools.islice(given, _STRETCH)):
+            theirs = np.fromiter((hash(key) for _, key in made), np.int64, len(made))
+            at = np.minimum(np.searchsorted(hashes, theirs), len(order) - 1)
+            for k in np.flatnonzero(hashes[at] == theirs).tolist():
+                r, key = made[k]
+                i = int(order[at[k]])
+                if self.raw(i) == key:
+                    yield i, r
+
+    def forget_lookup(self) -> None:
+        """Free what ``find`` keeps between calls."""
+        self._lookup = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.run.readers.row_table import RowTable
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 Warn = Callable[[str], None]
 
 
@@ -32,18 +33,18 @@ def session_indices(
     _unique(table, kept, code, turn)
     ids = {session.id: i for i, (_, session) in enumerate(plan.sessions())} if plan is not None else {}
     used = np.unique(code).tolist()
-    known = [c for c in used if table.session_keys[c] in ids]
-    index = np.full(len(table.session_keys), -1, np.int64)
+    known = [c for c in used if table.session_key(c) in ids] if ids else []
+    index = np.full(table.session_codes, -1, np.int32)
     of_plan = False
     if plan is not None and len(known) == len(used):
-        index[used] = [ids[table.session_keys[c]] for c in used]
+        index[used] = [ids[table.session_key(c)] for c in used]
         of_plan = True
     else:
         if known:
-            stranger = next(c for c in used if table.session_keys[c] not in ids)
+            stranger = next(c for c in used if table.session_key(c) not in ids)
             row = int(kept[np.flatnonzero(code == stranger)[0]])
-            raise InputError(f"{table.where(row)}: session {table.session_keys[stranger]!r} is not in {plan_name}")
-        _by_order(table, kept, code, used, index)
+            raise InputError(f"{table.where(row)}: session {table.session_key(stranger)!r} is not in {plan_name}")
+        _by_order(table, kept, code, np.unique(code), index)
         if plan is not None:
             stated = (table.whole("planned_output_tokens")[kept] >= 0).all()
             of_plan = bool(stated) or _fits(index[code], turn, plan)
@@ -54,22 +55,23 @@ def session_indices(
     return index[code], of_plan
 
 
-def _by_order(table: RowTable, kept: Ints, code: Ints, used: list[int], index: Ints) -> None:
+def _by_order(table: RowTable, kept: Ints, code: Ints, used: Ints, index: Ints) -> None:
     """Fill in the sessions' places: as stated, else by when each was first sent."""
-    orders = [table.session_order[c] for c in used]
-    stated = [order for order in orders if order is not None]
-    if len(stated) == len(orders) and len(set(stated)) == len(stated):
-        if all(len(order) == 1 and order[0].is_integer() and order[0] >= 0 for order in stated):
-            index[used] = [int(order[0]) for order in stated]
+    stated, alone = table.session_orders(used).T
+    order = np.lexsort((alone, stated))
+    same = (stated[order][1:] == stated[order][:-1]) & (
+        (alone[order][1:] == alone[order][:-1]) | (np.isnan(alone[order][1:]) & np.isnan(alone[order][:-1]))
+    )
+    if not np.isnan(stated).any() and not same.any():
+        if np.isnan(alone).all() and (stated == np.floor(stated)).all() and (stated >= 0).all():
+            index[used] = stated
         else:
-            for place, at in enumerate(sorted(range(len(used)), key=lambda k: stated[k])):
-                index[used[at]] = place
+            index[used[order]] = np.arange(len(used))
         return
-    first = np.full(len(table.session_keys), np.inf)
+    first = np.full(table.session_codes, np.inf)
     sent = table.seconds("arrival_s")[kept]
     np.minimum.at(first, code, np.where(np.isnan(sent), np.inf, sent))
-    for place, c in enumerate(sorted(used, key=lambda c: first[c])):
-        index[c] = place
+    index[used[np.argsort(first[used], kind="stable")]] = np.arange(len(used))
 
 
 def _unique(table: RowTable, kept: Ints, code: Ints, turn: Ints) -> None:
@@ -79,7 +81,7 @@ def _unique(table: RowTable, kept: Ints, code: Ints, turn: Ints) -> None:
         a, b = (int(kept[order[twice[0] + i]]) for i in (0, 1))
         c = table.session[a]
         raise InputError(
-            f"{table.where(b)}: session {table.session_keys[c]!r} turn {table.whole('turn')[b]} was already at "
+            f"{table.where(b)}: session {table.session_key(int(c))!r} turn {table.whole('turn')[b]} was already at "
             f"{table.where(a)}; rows of two runs in one directory?"
         )
 

@@ -13,7 +13,9 @@ from slotgrid.errors import InputError
 # (bytes read, bytes in all), as they lie on disk
 Progress = Callable[[int, int], None]
 
-BLOCK_BYTES = 4 << 20
+# small: what is made of a block, line by line, is many times as large
+BLOCK_BYTES = 1 << 20
+_decode = json.JSONDecoder().decode
 _GZIP_MAGIC = b"\x1f\x8b"
 # zlib: window size, and a gzip header
 _GZIP = 31
@@ -115,7 +117,7 @@ def json_lines(path: Path, meter: Meter | None, warn: Callable[[str], None]) -> 
 
 def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = _decode(line.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: line {number}: not UTF-8 text at byte {error.start}; expected JSON") from None
     except json.JSONDecodeError as error:

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from slotgrid.errors import InputError
@@ -28,8 +27,14 @@ from slotgrid.run.readers.names import Names
 from slotgrid.run.readers.stream import Meter, Piece
 
 STEP, ALLOC, HIT, PARTIAL, EVICT, FREE, PREEMPT, RESTART = range(8)
+# the count of an eviction: 0 no line said so, 1 a line did, else what the source says it was for
+EVICT_CAUSES = {"admission": 2, "padding": 3, "preemption": 4}
 
 _TAGGED = re.compile(rb"\[(?:BUCKET|PFX)\][^\r\n]*")
+# a line, and after it the same line again and again: a steady server repeats itself until its clock ticks
+_LINES = re.compile(rb"([^\r\n]+[\r\n]*)((?>\1*))")
+# where no bare carriage return is; several times as fast
+_NEWLINE_LINES = re.compile(rb"([^\n]+\n*)((?>\1*))")
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _BUCKET = re.compile(rb"\[BUCKET\] request_nums=(\d+) padded_batch_size=(\d+)(?!\d)")
 _PFX = re.compile(rb"\[PFX\] \[([A-Z-]+)\] ?")
@@ -43,8 +48,8 @@ _START = re.compile(rb"max_num_seqs from \d+ to (\d+)|Prefix block size is set t
 _LINE_START = re.compile(rb"\s*(?:\([^)\r\n]*\)\s*)?(?:\[vllm-rbln\]|(?:INFO|DEBUG|WARNING|ERROR)\b)")
 _CLOCK = re.compile(rb"(?:DEBUG|INFO) (\d\d-\d\d \d\d:\d\d:\d\d)")
 _ENGINE = re.compile(rb"\(EngineCore[^)\r\n]*pid=(\d+)\)")
-_HEADS = 1_000
-_SMALL_BYTES = 1 << 20
+_HEADS = 256
+_SMALL_BYTES = 1 << 18
 _HEAD_BYTES = 1 << 10
 _LONGEST_LINE_BYTES = 32 << 20
 _KNOWN_QUIET = {b"MAPPING-SEARCH", b"MAPPING-REMOVE", b"MAPPING-ADD", b"MAPPING-CREATE", b"CACHE-MISS"}
@@ -75,7 +80,12 @@ class LogScan:
 
     @property
     def events(self) -> int:
+        """Events read so far."""
         return len(self.table) // 4
+
+    def forget_events(self) -> None:
+        """Free the table, once others were made of it."""
+        self.table = array("i")
 
 
 def scan_log(pieces: Sequence[Path], meter: Meter | None = None) -> LogScan:
@@ -175,17 +185,17 @@ class _Scanner:
         tail = _COLOUR.sub(b"", tail)
         tagged = _TAGGED.findall(tail)
         whole = [text for text in tagged if text.startswith(b"[PFX]") and text.endswith((b"]", b")"))]
-        self._tagged(tail, whole)
+        self._tagged(tail, ((text, 1) for text in whole))
         if len(whole) < len(tagged) or (not tagged and tail.strip()):
             self.result.cut_lines += 1
 
     def _block(self, data: bytes) -> None:
         position = 0
         for match in _START.finditer(data) if b"max_num_seqs" in data or b"Prefix block" in data else ():
-            self._tagged(data, _TAGGED.findall(data, position, match.start()), position)
+            self._tagged(data, _texts(data, position, match.start()), position)
             position = match.end()
             self._startup(match)
-        self._tagged(data, _TAGGED.findall(data, position), position)
+        self._tagged(data, _texts(data, position, len(data)), position)
         self._line += data.count(b"\n")
 
     def _startup(self, match: re.Match[bytes]) -> None:
@@ -202,12 +212,11 @@ class _Scanner:
             self._slot.clear()
             self._holder.clear()
 
-    def _tagged(self, data: bytes, texts: list[bytes], position: int = 0) -> None:
-        """Take in the tagged texts of a block from ``position`` on, in their order."""
+    def _tagged(self, data: bytes, texts: Iterable[tuple[bytes, int]], position: int = 0) -> None:
+        """Take in the tagged texts of a block from ``position`` on, in their order, each with its repetitions."""
         if b"[PFX]" in data:
             self._heads(data, position)
-        for raw, group in groupby(texts):
-            times = len(list(group))
+        for raw, times in texts:
             # colour codes are taken off what is tagged, not off the whole log
             text = _COLOUR.sub(b"", raw) if b"\x1b" in raw else raw
             if text.startswith(b"[BUCKET]"):
@@ -360,6 +369,17 @@ class _Scanner:
             self._preempted[match[1]] = index
         self._add(PREEMPT if match[2] == b"True" else FREE, index, slot, 1)
         return True
+
+
+def _texts(data: bytes, position: int, end: int) -> Iterator[tuple[bytes, int]]:
+    """What is tagged in a stretch of lines, from the tag to the end of the line, and how often it stands there."""
+    lines = _LINES if b"\r" in data else _NEWLINE_LINES
+    for line, again in lines.findall(data, position, end):
+        at = line.find(b"[PFX]")
+        before = line.find(b"[BUCKET]", 0, len(line) if at < 0 else at)
+        at = at if before < 0 else before
+        if at >= 0:
+            yield line[at:].rstrip(b"\r\n"), 1 + len(again) // len(line) if again else 1
 
 
 def _positions(data: bytes, what: bytes, position: int, stride: int) -> Iterator[int]:

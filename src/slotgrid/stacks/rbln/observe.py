@@ -25,8 +25,8 @@ from multiprocessing.util import Finalize
 from types import ModuleType
 from typing import Any
 
+from slotgrid import event_format as events
 from slotgrid._version import __version__
-from slotgrid.run import events
 from slotgrid.stacks.rbln import releases
 
 VARIABLE = "SLOTGRID_OBSERVE"

@@ -1,0 +1,297 @@
+"""Runs come into a study: made here arm by arm, or brought in from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from slotgrid.errors import InputError
+from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.arms import Progress as MeasureProgress
+from slotgrid.measure.order import balanced_order
+from slotgrid.plan import InputPlan
+from slotgrid.run import Run, save_run
+from slotgrid.run.readers import read_run
+from slotgrid.study import store
+from slotgrid.study.hardware import check_arms_file, measure_set
+from slotgrid.study.manifest import Cell, Entry
+from slotgrid.study.observe import invalid_reasons, observe
+from slotgrid.study.predict import stand_in_run
+from slotgrid.study.records import Record, add_run, has_run, set_records
+from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
+from slotgrid.study.study import Study, check_code, open_study
+
+Progress = Callable[[int, int], None]
+HOW = "study measure"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Runs that were added, how many places are still empty, and why measured conditions were not taken."""
+
+    added: tuple[Record, ...]
+    there_before: int
+    missing: int
+    invalid: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        rows = [
+            {"set": r.cell.plan_set, "sessions": r.cell.sessions, "replicate": r.cell.replicate, "arm": r.arm}
+            | {"source": r.source, "folder": str(r.folder)}
+            for r in self.added
+        ]
+        return {
+            "added": rows,
+            "there_before": self.there_before,
+            "missing": self.missing,
+            "invalid": list(self.invalid),
+        }
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One arm on one plan; order: its position in the order of the arms."""
+
+    entry: Entry
+    plans: PlanSet
+    cell: Cell
+    arm: Arm
+    order: int
+    code: dict[str, object] | None
+
+
+# --- made here --------------------------------------------------------------------------------------------------
+
+
+def arm_order(settings: Settings, cells: Sequence[Cell]) -> dict[Cell, list[str]]:
+    """Order of the arms in each cell, balanced over places and predecessors."""
+    order = balanced_order(settings.arm_names, len(cells), settings.order_seed)
+    return dict(zip(cells, order, strict=True))
+
+
+def measure(
+    folder: str | Path,
+    *,
+    now: Callable[[], str],
+    plan_set: str | None = None,
+    other_code: str | None = None,
+    progress: Progress | None = None,
+    replaying: Callable[[MeasureProgress], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Collected:
+    """Run every arm on every plan that has no run yet, of one data set or all; a stopped one goes on where it stopped.
+
+    Arms with runs = "simulated" are simulated by their own rules and stay marked so; the others are measured as the
+    arms file says (:func:`measure.arms.measure_arms`, which ``replaying`` and ``note`` are handed to). What is not
+    valid stays out and is named in the result.
+    """
+    study = open_study(folder)
+    chosen = list(study.sets()) if plan_set is None else [study.choose(plan_set)]
+    jobs: list[_Job] = []
+    by_hardware = []
+    there = 0
+    for entry, plans in chosen:
+        code = check_code(entry, other_code)
+        wanted = 0
+        for cell, names in arm_order(entry.settings, entry.cells(plans)).items():
+            for order, name in enumerate(names):
+                if has_run(study, cell, name):
+                    there += 1
+                    continue
+                jobs.append(_Job(entry, plans, cell, entry.settings.arm(name), order, code))
+                wanted += jobs[-1].arm.runs == MEASURED
+        if wanted:
+            _check_measurable(study, entry, plans)
+            by_hardware.append((entry, plans))
+    added: list[Record] = []
+    stand_ins = [job for job in jobs if job.arm.runs == SIMULATED]
+    for i, job in enumerate(stand_ins):
+        if progress is not None:
+            progress(i, len(stand_ins))
+        started = now()
+        plan = job.entry.plan(job.cell)
+        run = stand_in_run(job.entry.settings, job.arm, plan, job.entry.profile)
+        check_run(run, job.entry, job.plans, job.cell, job.arm, plan)
+        facts = {"how": HOW, "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
+        added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(save_run, run), facts))
+    invalid: list[str] = []
+    open_places = {(job.cell, job.arm.name): job for job in jobs}
+    for entry, plans in by_hardware:
+        for cell, result in measure_set(study, entry, plans, progress=replaying, note=note):
+            found = open_places.get((cell, result.arm))
+            if found is not None:
+                _take_in(study, found, result, now, added, invalid)
+    return Collected(tuple(added), there, len(jobs) - len(added), tuple(invalid))
+
+
+def _check_measurable(study: Study, entry: Entry, plans: PlanSet) -> None:
+    """A set is measured here or brought in, not both: the measuring part orders and repeats all its conditions."""
+    check_arms_file(entry)
+    for record in set_records(study, entry, plans):
+        if record.source == MEASURED and record.data["how"] != HOW:
+            raise InputError(
+                f"{record.folder}: was brought in; bring in the other runs of set {plans.name} likewise "
+                "(slotgrid study ingest), a set is measured in one order"
+            )
+
+
+def _take_in(
+    study: Study, job: _Job, result: ConditionResult, now: Callable[[], str], added: list[Record], invalid: list[str]
+) -> None:
+    """A measured condition becomes a run of the study, or its reasons are kept."""
+    place = f"{job.cell.place}, arm {job.arm.name}"
+    if not result.valid:
+        invalid.append(f"{place}: {result.reasons[0]}")
+        return
+    source = Path(result.folder)
+    try:
+        run = read_run(source)
+        started = _started(run, source, job.entry, result.started_at)
+        check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
+    except InputError as error:
+        invalid.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
+        return
+    facts = {
+        "how": HOW,
+        "started_at": started,
+        "order": result.position,
+        "attempts": result.attempts,
+        "code": job.code,
+        "added_at": now(),
+    }
+    added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(store.copy_tree, source), facts))
+
+
+# --- brought in -------------------------------------------------------------------------------------------------
+
+
+def ingest(
+    folder: str | Path,
+    run_folders: Sequence[str | Path],
+    *,
+    now: Callable[[], str],
+    arm: str | None = None,
+    started: str | None = None,
+    other_code: str | None = None,
+    progress: Progress | None = None,
+) -> Collected:
+    """Copy run directories into the study. The plan's hash says which plan a run is of, its configuration which arm.
+
+    arm: for runs whose files do not state the configuration. started: ISO 8601 with zone, for runs that do not say
+    when they began; kept as stated. Nothing is added when one of the runs is refused. Raises InputError naming run and
+    reason.
+    """
+    study = open_study(folder)
+    if not run_folders:
+        raise InputError("ingest: no run directory given")
+    jobs = []
+    taken: dict[tuple[Cell, str], Path] = {}
+    for i, name in enumerate(run_folders):
+        if progress is not None:
+            progress(i, len(run_folders))
+        path = Path(name)
+        run = read_run(path)
+        entry, plans, cell, chosen = _place(study, run, path, arm)
+        if (cell, chosen.name) in taken:
+            raise InputError(
+                f"{path}: {cell.place}, arm {chosen.name} is also {taken[cell, chosen.name]}; one is needed"
+            )
+        taken[cell, chosen.name] = path
+        if has_run(study, cell, chosen.name):
+            raise InputError(f"{path}: {cell.place}, arm {chosen.name} has a run already; it is never overwritten")
+        begun = _started(run, path, entry, started)
+        try:
+            check_run(run, entry, plans, cell, chosen, entry.plan(cell))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        facts = {
+            "how": "study ingest",
+            "origin": str(path.resolve()),
+            "started_at": begun,
+            "started_stated": started,
+            "code": check_code(entry, other_code),
+        }
+        jobs.append((entry, plans, cell, chosen, run, path, facts))
+    added = []
+    for entry, _, cell, chosen, run, path, facts in jobs:
+        fill = partial(store.copy_tree, path)
+        added.append(add_run(study, entry, cell, chosen.name, run, fill, {**facts, "added_at": now()}))
+    places = [
+        (cell, name)
+        for entry, plans in study.sets()
+        for cell in entry.cells(plans)
+        for name in entry.settings.arm_names
+    ]
+    missing = sum(not has_run(study, cell, name) for cell, name in places)
+    return Collected(tuple(added), len(places) - missing - len(added), missing)
+
+
+def check_run(run: Run, entry: Entry, plans: PlanSet, cell: Cell, arm: Arm, plan: InputPlan) -> None:
+    """Raise InputError when the run is not valid for its place or lacks a channel."""
+    reasons = invalid_reasons(run, plan, arm, plans)
+    if reasons:
+        raise InputError(f"not a valid run of {cell.place}, arm {arm.name}: {'; '.join(reasons)}")
+    observe(run, plan, cell, arm.name, plans, entry.profile)
+
+
+def _place(study: Study, run: Run, path: Path, arm: str | None) -> tuple[Entry, PlanSet, Cell, Arm]:
+    if run.plan_sha256 is None:
+        raise InputError(f"{path}: does not say which plan it ran; put the plan as plan.json beside its request rows")
+    found = study.cell_of_plan(run.plan_sha256)
+    if found is None:
+        raise InputError(
+            f"{path}: its plan {run.plan_id} ({run.plan_sha256[:12]}) is not one of this study; plans of another study "
+            "do not count here"
+        )
+    entry, plans, cell = found
+    if arm is not None:
+        chosen = entry.settings.arm(arm)
+    else:
+        fitting = [a for a in entry.settings.arms if run.config == a.config]
+        if run.config is None or len(fitting) != 1:
+            label = "no configuration is stated" if run.config is None else f"configuration {run.config.label}"
+            arms = ", ".join(f"{a.name} ({a.config.label})" for a in entry.settings.arms)
+            raise InputError(
+                f"{path}: {label}, which is {'more than one' if fitting else 'no'} arm; name it with --arm: {arms}"
+            )
+        chosen = fitting[0]
+    if run.source != chosen.runs:
+        raise InputError(
+            f"{path}: a {run.source} run, but arm {chosen.name} is registered with runs = {chosen.runs!r}; "
+            "a simulated run never stands for a measured one"
+        )
+    return entry, plans, cell, chosen
+
+
+def _started(run: Run, path: Path, entry: Entry, stated: str | None) -> str | None:
+    """When the run began; it must be after the registration. A simulated run has no such moment."""
+    if run.source == SIMULATED:
+        return None
+    told = run.details.get("started_at") or stated
+    if told is None:
+        raise InputError(
+            f"{path}: does not say when it began; give it with --started (ISO 8601 with zone, e.g. "
+            f"{entry.registered_at})"
+        )
+    begun, registered = _moment(told, f"{path}: started_at"), _moment(entry.registered_at, "registered_at")
+    if begun < registered:
+        raise InputError(
+            f"{path}: began {told}, before the registration ({entry.registered_at}); "
+            "only what is measured after it counts"
+        )
+    return str(told)
+
+
+def _moment(text: Any, where: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {text!r} is not a time in ISO 8601") from None
+    if moment.tzinfo is None:
+        raise InputError(f"{where}: {text!r} has no zone; write e.g. {text}+00:00")
+    return moment

@@ -1,0 +1,190 @@
+"""Everything a report shows of a study, gathered and verified. Observations are shown once there is a verdict."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slotgrid.errors import InputError
+from slotgrid.study.breakeven import ArmCost, BreakEven, arm_cost, break_even_runs
+from slotgrid.study.decide import predicted_ratio
+from slotgrid.study.manifest import Entry, changed_code
+from slotgrid.study.outcome import Outcome, Outcomes, total
+from slotgrid.study.records import Record, set_records
+from slotgrid.study.resample import Interval
+from slotgrid.study.saturation import RESAMPLES, SEED, Saturation, cells_of, find_saturation, slot_order
+from slotgrid.study.settings import STEADY, PlanSet
+from slotgrid.study.study import Study
+from slotgrid.study.verdict import StoredVerdict, load_verdict
+
+PREDICTED = "predicted"
+_SPAN = re.compile(r"(prefills of |decode steps with up to )([\d to]+)( tokens .*| running .*)")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class PredictedRatio:
+    """What was registered for one arm at one N."""
+
+    sessions: int
+    arm: str
+    ratio: float
+    interval: Interval | None
+    extrapolated: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SetOverview:
+    """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it."""
+
+    entry: Entry
+    plans: PlanSet
+    predicted: tuple[PredictedRatio, ...]
+    records: tuple[Record, ...]
+    verdict: StoredVerdict | None
+    outcomes: tuple[Outcome, ...]
+    basis: str
+    saturation: Saturation | None
+    no_saturation: str | None
+    costs: tuple[ArmCost, ...]
+    break_even: tuple[BreakEven, ...]
+
+    @property
+    def runs_wanted(self) -> int:
+        return len(self.entry.cells(self.plans)) * len(self.entry.settings.arms)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A study as it stands. changed_code: source files that are not as the last entry was registered with."""
+
+    study: Study
+    sets: tuple[SetOverview, ...]
+    changed_code: tuple[str, ...]
+
+
+def overview(study: Study, *, compile_s: float | None = None) -> Overview:
+    """Gather a study. compile_s: compile time of every arm for the break-even, instead of what is known of each."""
+    sets = tuple(_set(study, entry, plans, compile_s) for entry, plans in study.sets())
+    return Overview(study, sets, tuple(changed_code(study.entries[-1])))
+
+
+def set_saturation(
+    entry: Entry,
+    plans: PlanSet,
+    outcomes: Sequence[Outcome],
+    *,
+    arms: Sequence[str] | None = None,
+    channel: str = "a",
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Saturation:
+    """Adjacent slot counts of a set. Raises InputError when two arms have the same number of slots."""
+    settings = entry.settings
+    chosen = settings.arm_names if arms is None else arms
+    order = slot_order({name: settings.arm(name).config.slots for name in chosen})
+    rows = [(o.arm, o.sessions, o.replicate, _seconds(o, plans, channel)) for o in outcomes if o.arm in order]
+    found = cells_of(rows)
+    most = max(plans.all_sessions)
+    controlled = {}
+    for fewer, more in itertools.pairwise(order):
+        a, b = settings.arm(fewer).config, settings.arm(more).config
+        top = min(most, max(a.max_running, b.max_running))
+        same = min(a.max_running, b.max_running) >= top
+        controlled[fewer, more] = same and all(a.bucket_for(n) == b.bucket_for(n) for n in range(1, top + 1))
+    ordered = {name: found.get(name, {}) for name in order}
+    return find_saturation(ordered, resamples=resamples, seed=seed, controlled=controlled)
+
+
+def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) -> SetOverview:
+    stored = load_verdict(study, entry, plans)
+    registered = entry.predictions(plans.name)
+    if stored is None:
+        outcomes, basis = registered, PREDICTED
+    else:
+        outcomes = [Outcome.from_dict(row, str(stored.path)) for row in stored.data["observations"]]
+        basis = str(stored.data["source"])
+    saturation, why_not = None, None
+    try:
+        saturation = set_saturation(entry, plans, outcomes)
+    except InputError as error:
+        why_not = str(error)
+    costs = tuple(arm_cost(arm, entry.profile, compile_s) for arm in entry.settings.arms)
+    return SetOverview(
+        entry=entry,
+        plans=plans,
+        predicted=tuple(_predicted(entry, plans, registered)),
+        records=tuple(set_records(study, entry, plans)),
+        verdict=stored,
+        outcomes=tuple(outcomes),
+        basis=basis,
+        saturation=saturation,
+        no_saturation=why_not,
+        costs=costs,
+        break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs})),
+    )
+
+
+def _predicted(entry: Entry, plans: PlanSet, registered: Sequence[Outcome]) -> list[PredictedRatio]:
+    rows = Outcomes(registered, "prediction")
+    made = []
+    for n in rows.session_counts():
+        replicates = rows.replicates(n)
+        base = rows.arm(n, entry.settings.baseline.name, replicates)
+        for arm in entry.settings.arm_names[1:]:
+            mine = rows.arm(n, arm, replicates)
+            found, interval = predicted_ratio(mine, base, per_turn=plans.load == STEADY)
+            notes = merge_notes([text for row in (*mine, *base) for text in row.extrapolated])
+            made.append(PredictedRatio(n, arm, found, interval, notes))
+    return made
+
+
+def merge_notes(notes: Sequence[str]) -> tuple[str, ...]:
+    """Notes of many runs on what was outside the measured range as one range each, so that they can be read."""
+    spans: dict[tuple[str, str], list[int]] = {}
+    for text in notes:
+        # "prefills of 149 to 330 tokens (measured ...)", "decode steps with up to 10 running (measured ...)"
+        match = _SPAN.fullmatch(text)
+        head, numbers, tail = (text, "", "") if match is None else match.groups()
+        spans.setdefault((head, tail), []).extend(map(int, _NUMBER.findall(numbers)))
+    merged = []
+    for (head, tail), numbers in spans.items():
+        span = "" if not numbers else f"{min(numbers)} to {max(numbers)}"
+        if head.endswith("up to "):
+            span = str(max(numbers))
+        merged.append(head + span + tail)
+    return tuple(merged)
+
+
+def _break_even(
+    entry: Entry, plans: PlanSet, outcomes: Sequence[Outcome], basis: str, costs: Mapping[str, ArmCost]
+) -> list[BreakEven]:
+    rows = Outcomes(outcomes, "run")
+    steady = plans.load == STEADY
+    made = []
+    for n in rows.session_counts():
+        replicates = rows.replicates(n)
+        base_s = _mean_s(rows.arm(n, entry.settings.baseline.name, replicates), steady)
+        for arm in entry.settings.arm_names[1:]:
+            saved_s = base_s - _mean_s(rows.arm(n, arm, replicates), steady)
+            cost_s = costs[arm].compile_s
+            unit = "turns" if steady else "runs"
+            made.append(BreakEven(n, arm, basis, unit, cost_s, saved_s, break_even_runs(cost_s, saved_s)))
+    return made
+
+
+def _mean_s(rows: Sequence[Outcome], steady: bool) -> float:
+    """Mean device seconds of a plan, or of a turn."""
+    seconds: Any = total(rows, "device_s")
+    return float(seconds / (total(rows, "turns") if steady else len(rows)))
+
+
+def _seconds(outcome: Outcome, plans: PlanSet, channel: str) -> float:
+    if channel == "a":
+        return outcome.per_turn_s if plans.load == STEADY else outcome.device_s
+    if outcome.channel_b_s is None:
+        raise InputError(f"{outcome.place}: channel B is missing")
+    return outcome.channel_b_s

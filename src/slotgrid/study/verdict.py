@@ -1,0 +1,175 @@
+"""verdict: once per data set, from the registered predictions and the recorded runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotgrid import files
+from slotgrid.errors import InputError
+from slotgrid.study import store
+from slotgrid.study.decide import compare_all, mean_absolute_error
+from slotgrid.study.manifest import Entry, sha256_of
+from slotgrid.study.observe import observe
+from slotgrid.study.outcome import Outcome
+from slotgrid.study.records import Record, check_plan, has_run, set_records
+from slotgrid.study.settings import STEADY, PlanSet
+from slotgrid.study.steady import judge_steady
+from slotgrid.study.study import Study, check_code, open_study
+
+FORMAT = "slotgrid-verdict/1"
+FOLDER, FILE, VOUCHER = "verdicts", "verdict.json", "verdict.sha256"
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class StoredVerdict:
+    """A verdict as it lies in the study. fresh: it was made by this call, not found."""
+
+    path: Path
+    data: dict[str, Any]
+    fresh: bool
+
+
+def verdict(
+    folder: str | Path,
+    *,
+    now: Callable[[], str],
+    plan_set: str | None = None,
+    other_code: str | None = None,
+) -> StoredVerdict:
+    """Judge a data set, or give the verdict it has. A verdict is never replaced.
+
+    Raises InputError when a run is missing, changed, of another plan or another study, or lacks a channel, and when the
+    arms of a set are partly simulated.
+    """
+    study = open_study(folder)
+    entry, plans = study.choose(plan_set)
+    stored = load_verdict(study, entry, plans)
+    if stored is not None:
+        for record in set_records(study, entry, plans):
+            record.verify()
+        return stored
+    code = check_code(entry, other_code)
+    records = complete_records(study, entry, plans)
+    observed = observations(entry, plans, records)
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "set": plans.name,
+        "load": plans.load,
+        "entry": entry.number,
+        "manifest_sha256": entry.sha256,
+        "registered_at": entry.registered_at,
+        "decided_at": now(),
+        "code": code,
+        "source": records[0].source,
+        "baseline": entry.settings.baseline.name,
+        "runs": {_run_name(record): record.sha256 for record in records},
+        "data_sha256": data_sha256(records),
+        "observations": [row.to_dict() for row in observed],
+        **judge(entry, plans, observed),
+    }
+    path = path_of(study, plans)
+    body = store.json_bytes(data)
+    with store.new_folder(path.parent) as partial:
+        store.write_new(partial / FILE, body)
+        store.write_new(partial / VOUCHER, f"{hashlib.sha256(body).hexdigest()}  {FILE}\n".encode())
+    # as it will be read: no tuples, keys as text
+    return StoredVerdict(path, json.loads(body), True)
+
+
+def judge(entry: Entry, plans: PlanSet, observed: Sequence[Outcome]) -> dict[str, Any]:
+    """The registered criteria on predictions and observations, as JSON values."""
+    settings, predicted = entry.settings, entry.predictions(plans.name)
+    if plans.load == STEADY:
+        found = judge_steady(
+            predicted,
+            observed,
+            arms=settings.arm_names,
+            limits={arm.name: arm.config.max_running for arm in settings.arms},
+            exploratory=plans.exploratory,
+            criteria=settings.steady,
+        )
+        return {"criteria": settings.steady.to_dict(), **found.to_dict()}
+    comparisons = compare_all(
+        predicted,
+        observed,
+        arms=settings.arm_names,
+        exploratory=plans.exploratory,
+        criteria=settings.device_time,
+    )
+    return {
+        "criteria": settings.device_time.to_dict(),
+        "comparisons": [c.to_dict() for c in comparisons],
+        "mean_absolute_error": mean_absolute_error(comparisons),
+    }
+
+
+def load_verdict(study: Study, entry: Entry, plans: PlanSet) -> StoredVerdict | None:
+    """The verdict of a set, or None. Raises InputError when it, or a run it rests on, is not what it was."""
+    path = path_of(study, plans)
+    if not path.exists():
+        return None
+    vouched = files.read_bytes(path.with_name(VOUCHER)).split()
+    if not vouched or vouched[0].decode(errors="replace") != sha256_of(path):
+        raise InputError(f"{path}: changed after it was decided ({VOUCHER} beside it names another hash)")
+    data = store.read_object(path, FORMAT)
+    if data.get("manifest_sha256") != entry.sha256:
+        raise InputError(f"{path}: belongs to another manifest than {entry.folder}")
+    records = set_records(study, entry, plans)
+    told, there = data.get("runs", {}), {_run_name(record): record.sha256 for record in records}
+    for name in sorted(set(told) | set(there)):
+        if told.get(name) != there.get(name):
+            raise InputError(f"{study.folder}: run {name} is not the one the verdict {path} rests on")
+    return StoredVerdict(path, data, False)
+
+
+def path_of(study: Study, plans: PlanSet) -> Path:
+    """Where the verdict of a set lies."""
+    return study.folder / FOLDER / plans.name / FILE
+
+
+def complete_records(study: Study, entry: Entry, plans: PlanSet) -> list[Record]:
+    """Every run of the set. Raises InputError naming those that are missing, or simulated beside measured."""
+    missing = [
+        f"{cell.name} {arm}"
+        for cell in entry.cells(plans)
+        for arm in entry.settings.arm_names
+        if not has_run(study, cell, arm)
+    ]
+    if missing:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise InputError(
+            f"{study.folder}: set {plans.name}: {len(missing)} runs are missing: {', '.join(missing[:_NAMED])}{more}"
+        )
+    records = set_records(study, entry, plans)
+    for record in records:
+        if record.source != records[0].source:
+            raise InputError(
+                f"{record.folder}: a {record.source} run beside {records[0].source} ones "
+                f"({records[0].folder}); the arms of a set are all measured or all simulated"
+            )
+    return records
+
+
+def observations(entry: Entry, plans: PlanSet, records: Sequence[Record]) -> list[Outcome]:
+    """Every run read, verified and priced."""
+    found = []
+    for record in records:
+        run, plan = record.read(), entry.plan(record.cell)
+        check_plan(plan, record, run)
+        found.append(observe(run, plan, record.cell, record.arm, plans, entry.profile))
+    return found
+
+
+def data_sha256(records: Sequence[Record]) -> str:
+    """What the data set is: the hash of its records' hashes."""
+    return hashlib.sha256("".join(sorted(record.sha256 for record in records)).encode()).hexdigest()
+
+
+def _run_name(record: Record) -> str:
+    return f"{record.cell.name}/{record.arm}"

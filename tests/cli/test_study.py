@@ -1,0 +1,247 @@
+"""``slotgrid study``, ``saturate`` and ``null`` as their users type them."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slotgrid.cli.main import run
+from tests.conftest import DATA, Command, assert_one_line_error, read_csv
+from tests.study.small import PLACES, SIMULATED, write_study
+
+# records of finished runs, not of those that are being written
+DONE = "runs/*/*/[!.]*/record.json"
+PUBLISHED = """\
+format = "slotgrid-study/1"
+title = "The published comparison"
+profile = "rbln-ca25-qwen3-4b"
+rules = "paper"
+clock = "price"
+turnaround = "0s"
+[[arm]]
+name = "BASE"
+buckets = [1, 2, 4, 8]
+[[arm]]
+name = "BATCHONLY"
+buckets = [1, 2, 4, 8, 16]
+[[arm]]
+name = "TUNED"
+buckets = [1, 4, 6, 8, 10, 16]
+[[plans]]
+name = "first"
+workload = "tracelab-two-turn"
+sessions = [6, 8]
+exploratory = [10]
+seeds = [20261000]
+blocks = [0, 1, 2]
+[[plans]]
+name = "second"
+workload = "tracelab-two-turn"
+sessions = [6]
+seeds = [20261100]
+blocks = [0, 1, 2]
+"""
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process, in an empty folder: as ``slotgrid``, without the seconds each start takes."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        code = run([*map(str, arguments)])
+        out, error = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, code, out, error)
+
+    return call
+
+
+def test_published_predictions(typed: Command, tmp_path: Path) -> None:
+    """Registering the published study gives the published predictions, and --json nothing else on stdout."""
+    (tmp_path / "study.toml").write_text(PUBLISHED)
+    process = typed("study", "register", ".", "--json")
+    assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout)
+    assert "no git commit was found here" not in process.stdout
+    sums: dict[tuple[str, int, str], float] = {}
+    for rows in data["predictions"].values():
+        for row in rows:
+            key = (row["replicate"][1:9], row["sessions"], row["arm"])
+            sums[key] = sums.get(key, 0.0) + row["device_s"]
+    for row in read_csv("t07_predicted_cost_ratios.csv"):
+        seed, n = row["plan_seed"], int(row["n_sessions"])
+        assert round(sums[seed, n, row["config"]] / sums[seed, n, "BASE"], 4) == float(row["predicted_busy_ratio"])
+
+
+def test_from_init_to_report(slotgrid: Command, tmp_path: Path) -> None:
+    """The whole procedure on stand-in runs, through the real command line."""
+    process = slotgrid("study", "init", "mine")
+    assert process.returncode == 0
+    assert "slotgrid study register mine" in process.stdout
+    write_study(tmp_path / "mine")
+    process = slotgrid("study", "register", "mine")
+    assert process.returncode == 0, process.stderr
+    assert "Registered predictions" in process.stdout
+    assert "Entry 1 registered at 20" in process.stdout
+    process = slotgrid("study", "measure", "mine")
+    assert (process.stdout, process.returncode) == ("8 runs added (simulated), 0 were there\n", 0)
+    assert process.stderr == "simulated stand-ins: their verdict says nothing about hardware\n"
+    first = slotgrid("study", "verdict", "mine")
+    assert first.returncode == 0, first.stderr
+    assert "These runs are simulated stand-ins, not measurements." in first.stdout
+    assert "The rule of each decision" in first.stdout
+    assert "page written to mine/verdicts/main/verdict.html" in first.stderr
+    process = slotgrid("study", "report", "mine", "--compile-time", "8m", "--json")
+    page = tmp_path / json.loads(process.stdout)["page"]
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_every_step_in_its_order(typed: Command, tmp_path: Path) -> None:
+    """What comes too early or twice is one line; what was decided is shown again."""
+    assert typed("study", "init", "mine").returncode == 0
+    assert_one_line_error(typed("study", "init", "mine"), "study.toml", "already there")
+    assert_one_line_error(typed("study", "verdict", "mine"), "nothing is registered")
+    write_study(tmp_path / "mine")
+    assert typed("study", "register", "mine").returncode == 0
+    assert_one_line_error(typed("study", "register", "mine"), "never registered again")
+    assert_one_line_error(typed("study", "verdict", "mine"), "8 runs are missing: n3-s5-b0 base")
+    assert_one_line_error(typed("saturate", "mine"), "set main has no verdict")
+    assert typed("study", "measure", "mine").returncode == 0
+    first, again = typed("study", "verdict", "mine"), typed("study", "verdict", "mine")
+    assert again.stdout == first.stdout
+    assert "a data set is judged once, this is the stored verdict" in again.stderr
+    as_json = json.loads(typed("study", "verdict", "mine", "--json").stdout)
+    assert as_json == json.loads((tmp_path / "mine/verdicts/main/verdict.json").read_text())
+    found = json.loads(typed("saturate", "mine", "--json").stdout)
+    assert (found["basis"], found["pairs"][0]["cells"], found["costs"][0]["slots"]) == ("simulated", 4, 2)
+    assert json.loads(typed("saturate", "mine", "--predicted", "--json").stdout)["basis"] == "predicted"
+    assert "channel B" in typed("saturate", "mine", "--channel", "b").stdout
+    runs = sorted((tmp_path / "mine/runs/main").glob("n3-s5-b0/*/run"))
+    assert_one_line_error(typed("study", "ingest", "mine", runs[0]), "has a run already; it is never overwritten")
+    (tmp_path / "mine/study.toml").write_text("format = 'slotgrid-study/1'")
+    assert_one_line_error(typed("study", "verdict", "mine"), "study.toml: changed after it was registered")
+
+
+def test_amendment_and_ingest(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
+    write_study(tmp_path / "a")
+    assert typed("study", "register", "a").returncode == 0
+    path = tmp_path / "a/study.toml"
+    path.write_text(path.read_text().replace("[[plans]]", "[criteria]\nlargest_error = 0.05\n[[plans]]", 1))
+    assert_one_line_error(typed("study", "measure", "a"), "study.toml: changed after it was registered", "--amend")
+    assert_one_line_error(typed("study", "register", "a", "--amend", "wider"), "no new [[plans]] set")
+    addition = path.read_text()[path.read_text().index("[[plans]]") :].replace('"main"', '"next"').replace("[5]", "[6]")
+    path.write_text(path.read_text() + addition)
+    process = typed("study", "register", "a", "--amend", "wider", "--json")
+    assert (json.loads(process.stdout)["entry"], json.loads(process.stdout)["sets"]) == (2, ["next"])
+    assert_one_line_error(typed("study", "verdict", "a"), "choose one with --set (main, next)")
+    process = typed("simulate", "a/registered/0002/plans/next/n3-s6-b0.json", "--profile", "rbln-ca25-qwen3-4b",
+                       "--buckets", "1,2,4", "-o", "run")  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    process = slotgrid("study", "ingest", "a", "run")
+    assert process.returncode == 0, process.stderr
+    assert "set next, N = 3, replicate s6-b0, arm wide: simulated run kept in" in process.stdout
+    assert "15 runs are missing" in process.stdout
+    assert_one_line_error(typed("study", "ingest", "a", "nowhere"), "nowhere")
+
+
+def test_killed_while_measuring(typed: Command, tmp_path: Path) -> None:
+    """SIGKILL in the middle: what was there stays byte by byte, the rest comes with the next call."""
+    folder = write_study(tmp_path / "a")
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace("sessions = [3]", "sessions = [3, 5, 6, 7, 8, 9, 10, 11, 12]"))
+    assert typed("study", "register", "a").returncode == 0
+    process = subprocess.Popen([sys.executable, "-m", "slotgrid", "study", "measure", "a"], cwd=tmp_path)
+    while not list(folder.glob(DONE)):
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {file: file.read_bytes() for file in folder.glob(DONE)}
+    assert 0 < len(before) < 40
+    found = json.loads(typed("study", "measure", "a", "--json").stdout)
+    assert (len(found["added"]), found["there_before"]) == (40 - len(before), len(before))
+    assert all(file.read_bytes() == kept for file, kept in before.items())
+    assert not list(folder.glob("runs/*/*/.*"))
+
+
+def test_full_disk_while_registering(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: one line, nothing registered, and it goes on afterwards."""
+    write_study(tmp_path / "a")
+    process = slotgrid(
+        "study", "register", "a", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+    )
+    assert_one_line_error(process, "registered/.0001.partial", "cannot write", "File too large")
+    assert not (tmp_path / "a/registered/0001").exists()
+    assert typed("study", "register", "a").returncode == 0
+
+
+def test_interrupted_while_registering(typed: Command, tmp_path: Path) -> None:
+    write_study(tmp_path / "a", runs=SIMULATED)
+    path = tmp_path / "a/study.toml"
+    path.write_text(path.read_text().replace("sessions = [3]", "sessions = [5, 6, 7, 8, 9, 10, 11, 12]"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slotgrid", "study", "register", "a"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    while not [f for f in tmp_path.glob("a/registered/.0001.partial/.so-far.jsonl") if f.stat().st_size]:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert (process.returncode, error) == (130, "slotgrid: interrupted\n")
+    assert_one_line_error(typed("study", "report", "a"), "nothing is registered")
+    assert typed("study", "register", "a").returncode == 0
+
+
+def test_saturate_a_table(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
+    """The published cells as CSV, to the published intervals; the costs come from a profile."""
+    buckets = {"8": "1,2,4,8", "16": "1,2,4,8,16", "24": "1,2,4,8,16,24", "32": "1,2,4,8,16,32"}
+    lines = ["sessions,replicate,slots,device_s,buckets"]
+    rows = read_csv("s06b_saturation_by_n_and_repeat.csv")
+    for row in rows:
+        slots = row["batch_size_arm"][1:]
+        lines.append(f'{row["n_sessions"]},{row["repeat"]},{slots},{row["cost_ratio_a"]},"{buckets[slots]}"')
+        if slots == "16":
+            lines.append(f'{row["n_sessions"]},{row["repeat"]},8,1.0,"{buckets["8"]}"')
+    (tmp_path / "cells.csv").write_text("\n".join(lines))
+    arguments = ("saturate", "cells.csv", "--profile", "rbln-ca25-qwen3-4b", "--seed", "20261200")
+    found = json.loads(typed(*arguments, "--json").stdout)
+    assert [pair["decision"] for pair in found["pairs"]] == ["still gaining", "saturated", "saturated"]
+    assert found["pairs"][0]["low"] == pytest.approx(0.8428, abs=1.1e-4)
+    assert found["enough"] == "16 slots"
+    text = slotgrid(*arguments).stdout
+    assert "More slots stop paying at 16 slots: 16 slots, 7.10 GiB of a device, 410 s to compile" in text
+    assert "median 0.9072 [0.8428, 0.9633], width 0.1205: below 1" in text
+    assert_one_line_error(typed("saturate", "cells.csv", "--set", "x"), "--set", "cells.csv is not one")
+    assert_one_line_error(typed("saturate", "cells.csv", "--channel", "c"), "--channel", "allowed: a, b")
+    assert_one_line_error(typed("saturate", "none.csv"), "none.csv", "No such file")
+
+
+def test_null_runs(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
+    table = tmp_path / "t12.csv"
+    table.write_text((DATA / "t12_null_channel_repeats.csv").read_text().replace("n_sessions", "sessions"))
+    found = json.loads(typed("null", table, "--json").stdout)["groups"]
+    assert [(group["label"], group["class"], round(group["difference"]["q95"], 4)) for group in found] == [
+        ("N = 6", "C3", 0.0604),
+        ("N = 8", "C2", 0.0320),
+    ]
+    text = slotgrid("null", table, "--runs-per-sum", "3").stdout
+    assert "2,100 pairs of sums of 3, 10 runs" in text
+    assert "class C1: 95th percentile 0.0167 of 2,100 channel differences <= 0.02" in text
+    assert_one_line_error(typed("null", tmp_path), "--profile")
+    (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1\n")
+    assert_one_line_error(typed("null", "few.csv"), "2 runs; at least 3")
+
+
+def test_help_and_typos(typed: Command) -> None:
+    for command in (["study", "--help"], ["study", "verdict", "--help"], ["saturate", "--help"], ["null", "--help"]):
+        assert typed(*command).returncode == 0
+    assert_one_line_error(typed("study", "verdit", "x"), "verdit")
+    assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
+    assert PLACES == 8

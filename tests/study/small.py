@@ -1,0 +1,97 @@
+"""A small study: two arms, few tokens, a workload of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import slotgrid as sg
+from slotgrid.study.collect import measure
+from slotgrid.study.manifest import Cell, Entry
+from slotgrid.study.register import register
+
+WORKLOAD = """\
+format = "slotgrid-workload/1"
+id = "small"
+max_seq_len = 2048
+turns = 3
+plan_id = "n{clients}b{block}"
+first_new_tokens = { kind = "uniform", low = 300, high = 700 }
+later_new_tokens = { kind = "uniform", low = 8, high = 64 }
+output_tokens = { kind = "uniform", low = 8, high = 24 }
+tool_wait = { kind = "uniform", low_s = 0.1, high_s = 2.0 }
+[search]
+explore_seeds = [1, 2]
+evaluate_seeds = [11]
+"""
+ARMS = """\
+[[arm]]
+name = "base"
+buckets = [1, 2]
+{runs}
+[[arm]]
+name = "wide"
+buckets = [1, 2, 4]
+{runs}
+"""
+SET = """\
+[[plans]]
+name = "{name}"
+workload = "small.toml"
+sessions = [3]
+exploratory = [4]
+seeds = {seeds}
+blocks = [0, 1]
+"""
+SIMULATED = 'runs = "simulated"\nsimulated = { rules = "paper", turnaround = "30ms" }'
+PLACES = 8  # two N, two blocks, two arms
+
+
+def text(*, runs: str = SIMULATED, sets: tuple[tuple[str, list[int]], ...] = (("main", [5]),), more: str = "") -> str:
+    """study.toml; ``more`` are further tables."""
+    body = "".join(SET.format(name=name, seeds=seeds) for name, seeds in sets)
+    return f'format = "slotgrid-study/1"\nprofile = "rbln-ca25-qwen3-4b"\n{ARMS.format(runs=runs)}{body}{more}'
+
+
+def write_study(folder: Path, **options: Any) -> Path:
+    """A study directory that is not registered yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "small.toml").write_text(WORKLOAD)
+    (folder / "study.toml").write_text(text(**options))
+    return folder
+
+
+def ticking(start: int = 0) -> Callable[[], str]:
+    """A clock that moves one second each time it is read."""
+    count = itertools.count(start)
+    return lambda: f"2026-03-01T{next(count) // 3600:02d}:00:{next(count) % 60:02d}+00:00"
+
+
+NOW = "2026-03-01T00:00:00+00:00"
+LATER = "2026-03-02T09:00:00+00:00"
+
+
+def registered(folder: Path, **options: Any) -> Path:
+    """A registered study."""
+    write_study(folder, **options)
+    register(folder, now=NOW)
+    return folder
+
+
+def measured(folder: Path, **options: Any) -> Path:
+    """A study with all its (simulated) runs."""
+    registered(folder, **options)
+    measure(folder, now=lambda: LATER)
+    return folder
+
+
+def hardware_run(entry: Entry, cell: Cell, arm: str, **changes: Any) -> sg.Run:
+    """A run as a replay on hardware would leave it: the simulator's tables, called measured, with its start."""
+    run = sg.simulate(entry.profile, entry.settings.arm(arm).config, entry.plan(cell), rules="paper")
+    details = {"started_at": LATER, "valid": True, "invalid_reasons": []}
+    shift_s = len(arm) / 1000  # no two executions have the same clock
+    requests = run.requests.with_columns(run.requests["finish_s"] + shift_s)
+    return replace(run, **{"source": "measured", "details": details, "requests": requests, **changes})

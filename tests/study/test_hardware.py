@@ -1,0 +1,173 @@
+"""Measured arms: what the measuring part is asked for, and what becomes of its conditions.
+
+The measuring part itself is a stand-in here (it has tests of its own); tests/slow measures a study for real.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotgrid.errors import InputError
+from slotgrid.measure.arm_file import Arms
+from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.options import WindowRule
+from slotgrid.run import save_run
+from slotgrid.study import hardware
+from slotgrid.study.collect import ingest, measure
+from slotgrid.study.register import register
+from slotgrid.study.study import open_study
+from slotgrid.study.verdict import verdict
+from tests.study.small import LATER, NOW, PLACES, hardware_run, write_study
+
+ARMS = 'format = "slotgrid-arms/1"\n' + "".join(
+    f'[[arm]]\nname = "{name}"\nstart = "server {{port}}"\n' for name in ("wide", "base", "other")
+)
+
+
+def write_hardware(folder: Path, arms: str = ARMS, **options: Any) -> Path:
+    options = {"runs": "", "more": '[measure]\narms = "arms.toml"\norder_seed = 4\n', **options}
+    write_study(folder, **options)
+    (folder / "arms.toml").write_text(arms)
+    return folder
+
+
+class Lab:
+    """Stands for the measuring part: every condition valid unless it is named in ``bad``."""
+
+    def __init__(self, study: Path) -> None:
+        self.study = study
+        self.calls: list[Arms] = []
+        self.bad: set[tuple[str, int]] = set()
+        self.changes: dict[str, Any] = {}
+
+    def __call__(self, *, arms: Arms, output: Path, **_: Any) -> list[ConditionResult]:
+        self.calls.append(arms)
+        entry = open_study(self.study).entries[-1]
+        results = []
+        for r, names in enumerate(arms.order):
+            for place, name in enumerate(names):
+                folder = output / name / f"r{r}"
+                valid = (name, r) not in self.bad
+                path = arms.plans[r]
+                cell = next(c for c in entry.cells(entry.sets[0]) if path.name == f"{c.name}.json")
+                if valid and not folder.exists():
+                    save_run(hardware_run(entry, cell, name, **self.changes), folder)
+                reasons = () if valid else ("the server ended with exit code 1",)
+                results.append(
+                    ConditionResult(name, r, place, str(folder), valid, reasons, 1, "", "", started_at=LATER)
+                )
+        return results
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    folder = write_hardware(tmp_path / "study")
+    register(folder, now=NOW)
+    made = Lab(folder)
+    monkeypatch.setattr(hardware, "measure_arms", made)
+    return made
+
+
+def test_conditions_become_runs(lab: Lab) -> None:
+    found = measure(lab.study, now=lambda: LATER)
+    assert (len(found.added), found.missing, found.invalid) == (PLACES, 0, ())
+    (arms,) = lab.calls
+    assert [arm.name for arm in arms.arms] == ["base", "wide"]
+    assert [path.parent.parent.parent.name for path in arms.plans] == ["0001"] * 4
+    assert (arms.seed, arms.options.window) == (4, None)
+    record = found.added[0]
+    assert (record.source, record.data["how"], record.data["attempts"]) == ("measured", "study measure", 1)
+    assert verdict(lab.study, now=lambda: LATER).data["source"] == "measured"
+    assert measure(lab.study, now=lambda: LATER).there_before == PLACES
+
+
+def test_what_is_not_valid_stays_out_and_is_tried_again(lab: Lab) -> None:
+    lab.bad = {("wide", 2)}
+    found = measure(lab.study, now=lambda: LATER)
+    assert (len(found.added), found.missing) == (PLACES - 1, 1)
+    assert found.invalid == ("set main, N = 4, replicate s5-b0, arm wide: the server ended with exit code 1",)
+    lab.bad = set()
+    again = measure(lab.study, now=lambda: LATER)
+    assert (len(again.added), again.there_before, again.missing) == (1, PLACES - 1, 0)
+
+
+def test_runs_the_study_cannot_use_stay_out(lab: Lab) -> None:
+    lab.changes = {"steps": None}
+    found = measure(lab.study, now=lambda: LATER)
+    assert not found.added
+    assert "decode steps are not observed (channel A needs them)" in found.invalid[0]
+
+
+def test_not_half_brought_in(lab: Lab, tmp_path: Path) -> None:
+    entry = open_study(lab.study).entries[0]
+    save_run(hardware_run(entry, entry.cells(entry.sets[0])[0], "base"), tmp_path / "run")
+    ingest(lab.study, [tmp_path / "run"], now=lambda: LATER)
+    with pytest.raises(InputError, match=r"main/n3-s5-b0/base: was brought in; bring in the other runs of set main"):
+        measure(lab.study, now=lambda: LATER)
+
+
+def test_the_arms_file_is_registered(lab: Lab, tmp_path: Path) -> None:
+    path = lab.study / "arms.toml"
+    path.write_text(path.read_text() + "# faster\n")
+    with pytest.raises(InputError, match=rf"^{path}: changed after it was registered on 2026"):
+        measure(lab.study, now=lambda: LATER)
+    folder = write_hardware(tmp_path / "other", arms=ARMS.replace('"wide"', '"wider"'))
+    with pytest.raises(
+        InputError, match=r"arms\.toml: arm wide of the study is not in it; its arms: wider, base, other"
+    ):
+        register(folder, now=NOW)
+    (folder / "arms.toml").unlink()
+    with pytest.raises(InputError, match=r"arms\.toml: No such file"):
+        register(folder, now=NOW)
+
+
+def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch per window rule, the window as registered; a run's own window is the one that is judged."""
+    folder = write_hardware(tmp_path / "study")
+    path = folder / "study.toml"
+    path.write_text(
+        path.read_text()
+        .replace("small.toml", "tracelab-multi-turn")
+        .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
+        .replace("exploratory = [4]\n", "")
+        .replace("blocks = [0, 1]", "")
+    )
+    register(folder, now=NOW)
+    lab = Lab(folder)
+    entry = open_study(folder).entries[0]
+    cell = entry.cells(entry.sets[0])[0]
+    run = hardware_run(entry, cell, "base")
+    lab.changes = {"details": {**run.details, "window": {"start_s": 30.0, "end_s": 40.0}}}
+    monkeypatch.setattr(hardware, "measure_arms", lab)
+    assert len(measure(folder, now=lambda: LATER).added) == 2
+    assert lab.calls[0].options.window == WindowRule(entry.plan(cell).cycle_s, 10.0)
+    (row, _) = verdict(folder, now=lambda: LATER).data["observations"]
+    inside = run.requests.filter((run.requests["arrival_s"] >= 30) & (run.requests["arrival_s"] < 40))
+    assert row["turns"] == inside.height
+
+
+def test_a_window_of_another_length_is_refused(tmp_path: Path) -> None:
+    folder = write_hardware(tmp_path / "study", more="")
+    path = folder / "study.toml"
+    path.write_text(
+        path.read_text()
+        .replace("small.toml", "tracelab-multi-turn")
+        .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
+        .replace("blocks = [0, 1]", "")
+    )
+    register(folder, now=NOW)
+    entry = open_study(folder).entries[0]
+    run = hardware_run(entry, entry.cells(entry.sets[0])[0], "base")
+    for window, words in (
+        ({"start_s": 30.0, "end_s": 35.0}, "window: the run's is 5 s long, registered were 10 s"),
+        ({"start_s": 30.0}, "expected start_s and end_s"),
+    ):
+        name = tmp_path / json.dumps(window)
+        save_run(replace(run, details={**run.details, "window": window}), name)
+        with pytest.raises(InputError, match=words):
+            ingest(folder, [name], now=lambda: LATER)

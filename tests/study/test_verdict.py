@@ -1,0 +1,184 @@
+"""One verdict a data set: complete, from what was recorded, and kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slotgrid.errors import InputError
+from slotgrid.run import load_run, save_run
+from slotgrid.study.collect import ingest, measure
+from slotgrid.study.manifest import sha256_of
+from slotgrid.study.register import register
+from slotgrid.study.study import open_study
+from slotgrid.study.verdict import judge, verdict
+from tests.study.small import LATER, NOW, SIMULATED, hardware_run, measured, text, write_study
+
+EVEN_LATER = "2026-04-01T00:00:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return measured(tmp_path_factory.mktemp("made") / "study")
+
+
+@pytest.fixture
+def study(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "study"))
+
+
+def test_once(study: Path) -> None:
+    first = verdict(study, now=lambda: LATER)
+    assert first.fresh
+    before = first.path.read_bytes()
+    again = verdict(study, now=lambda: EVEN_LATER)
+    assert not again.fresh
+    assert again.data == first.data
+    assert first.path.read_bytes() == before
+    data = json.loads(before)
+    assert data["decided_at"] == LATER
+    assert data["source"] == "simulated"
+    assert len(data["runs"]) == len(data["observations"]) == 8
+    by_n = {c["sessions"]: c for c in data["comparisons"]}
+    assert by_n[4]["decision"] == "exploratory"
+    assert by_n[3]["decision"] in ("passed", "failed")
+    assert len(by_n[3]["replicates"]) == 2
+    seconds = {
+        arm: sum(o["device_s"] for o in data["observations"] if (o["sessions"], o["arm"]) == (3, arm))
+        for arm in ("base", "wide")
+    }
+    assert by_n[3]["ratio_a"] == pytest.approx(seconds["wide"] / seconds["base"], rel=1e-12)
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_changed_run_is_named(judged: bool, study: Path) -> None:
+    if judged:
+        verdict(study, now=lambda: LATER)
+    path = study / "runs/main/n3-s5-b1/wide/run/requests.parquet"
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(InputError, match=r"n3-s5-b1/wide/run/requests\.parquet: changed after it was recorded"):
+        verdict(study, now=lambda: EVEN_LATER)
+
+
+def test_a_changed_record_is_named(study: Path) -> None:
+    path = verdict(study, now=lambda: LATER).path
+    record = study / "runs/main/n3-s5-b1/wide/record.json"
+    record.write_bytes(record.read_bytes() + b" ")
+    with pytest.raises(InputError, match=rf"run n3-s5-b1/wide is not the one the verdict {path} rests on"):
+        verdict(study, now=lambda: EVEN_LATER)
+
+
+def test_an_added_file_is_named(study: Path) -> None:
+    path = study / "runs/main/n3-s5-b1/wide/run/server.log"
+    path.write_text("")
+    with pytest.raises(InputError, match=r"server\.log: was not there when the run was recorded"):
+        verdict(study, now=lambda: LATER)
+
+
+def test_a_changed_verdict_is_named(study: Path) -> None:
+    path = verdict(study, now=lambda: LATER).path
+    path.write_text(path.read_text().replace("passed", "PASSED").replace("failed", "passed"))
+    with pytest.raises(InputError, match=r"verdict\.json: changed after it was decided"):
+        verdict(study, now=lambda: EVEN_LATER)
+
+
+def test_missing_runs_are_named(study: Path) -> None:
+    shutil.rmtree(study / "runs/main/n3-s5-b1/wide")
+    with pytest.raises(InputError, match=r"set main: 1 runs are missing: n3-s5-b1 wide$"):
+        verdict(study, now=lambda: LATER)
+    shutil.rmtree(study / "runs")
+    with pytest.raises(InputError, match=r"8 runs are missing: n3-s5-b0 base, n3-s5-b0 wide, n3-s5-b1 base and 5 more"):
+        verdict(study, now=lambda: LATER)
+    assert not (study / "verdicts").exists()
+
+
+def test_a_run_of_another_plan(study: Path) -> None:
+    """Even with a record that says otherwise: the run itself tells its plan."""
+    folder = study / "runs/main/n3-s5-b0/base"
+    other = load_run(study / "runs/main/n3-s5-b1/base/run")
+    shutil.rmtree(folder / "run")
+    save_run(other, folder / "run")
+    record = json.loads((folder / "record.json").read_text())
+    record["files"] = {path.name: sha256_of(path) for path in (folder / "run").iterdir()}
+    (folder / "record.json").write_text(json.dumps(record))
+    with pytest.raises(
+        InputError, match=r"n3-s5-b0/base: the run is of another plan than set main, N = 3, replicate s5-b0"
+    ):
+        verdict(study, now=lambda: LATER)
+
+
+def test_simulated_beside_measured(tmp_path: Path) -> None:
+    """One arm measured, the other simulated: no verdict."""
+    folder = write_study(tmp_path / "study")
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace(SIMULATED, 'runs = "measured"', 1))
+    register(folder, now=NOW)
+    entry = open_study(folder).entries[0]
+    with pytest.raises(InputError, match="arm base is to be measured"):
+        measure(folder, now=lambda: LATER)
+    assert not (folder / "runs").exists()
+    runs = []
+    for cell in entry.cells(entry.sets[0]):
+        for arm in ("base", "wide"):
+            run = hardware_run(entry, cell, arm)
+            runs.append(tmp_path / f"{cell.name}-{arm}")
+            save_run(run if arm == "base" else replace(run, source="simulated"), runs[-1])
+    assert ingest(folder, runs, now=lambda: LATER).missing == 0
+    with pytest.raises(InputError, match=r"n3-s5-b0/wide: a simulated run beside measured ones"):
+        verdict(folder, now=lambda: LATER)
+
+
+def test_an_amendment_leaves_earlier_verdicts(study: Path) -> None:
+    """Criteria of the amendment hold for its own set; the first verdict stays byte by byte."""
+    first = verdict(study, now=lambda: LATER)
+    kept = first.path.read_bytes()
+    (study / "study.toml").write_text(
+        text(sets=(("main", [5]), ("again", [6])), more="[criteria]\nlargest_error = 0.5\ntolerance = 'residual'\n")
+    )
+    register(study, now=LATER, amend="tolerance from the null runs")
+    measure(study, now=lambda: LATER, plan_set="again")
+    with pytest.raises(InputError, match=r"holds 2 data sets; choose one with --set \(main, again\)"):
+        verdict(study, now=lambda: EVEN_LATER)
+    second = verdict(study, now=lambda: EVEN_LATER, plan_set="again")
+    assert second.data["criteria"]["largest_error"] == 0.5
+    assert second.data["criteria"]["tolerance"] == "residual"
+    assert second.data["entry"] == 2
+    old = verdict(study, now=lambda: EVEN_LATER, plan_set="main")
+    assert old.data == first.data
+    assert old.path.read_bytes() == kept
+    with pytest.raises(InputError, match="'third' is not registered; registered: main, again"):
+        verdict(study, now=lambda: EVEN_LATER, plan_set="third")
+
+
+def test_steady_load(tmp_path: Path) -> None:
+    """The second set of criteria from end to end, on windows of ten seconds."""
+    folder = write_study(tmp_path / "study")
+    path = folder / "study.toml"
+    path.write_text(
+        path.read_text()
+        .replace("small.toml", "tracelab-multi-turn")
+        .replace("seeds = [5]", 'seeds = [905, 906]\nload = "steady"\nwindow = "10s"')
+        .replace("blocks = [0, 1]", "")
+        + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
+    )
+    register(folder, now=NOW)
+    measure(folder, now=lambda: LATER)
+    data = verdict(folder, now=lambda: LATER).data
+    assert [f["criterion"] for f in data["findings"]] == ["reuse", "cost ratio", "ranking", "occupancy"]
+    assert {f["verdict"] for f in data["findings"]} <= {"passed", "failed", "not confirmed", "unresolved"}
+    assert [(c["sessions"], c["arm"]) for c in data["cells"]] == [(3, "base"), (3, "wide"), (4, "base"), (4, "wide")]
+    assert all(0 <= c["occupancy_distance"] <= 1 for c in data["cells"])
+    for row in data["observations"]:
+        assert row["turns"] > 0
+        assert sum(row["occupancy"].values()) == pytest.approx(1)
+
+
+def test_a_baseline_of_zero_is_refused(study: Path) -> None:
+    entry = open_study(study).entries[0]
+    rows = [replace(row, device_s=0.0, channel_b_s=1.0) for row in entry.predictions("main")]
+    with pytest.raises(InputError, match=r"N = 3, arm wide, channel A: the baseline is 0 s"):
+        judge(entry, entry.sets[0], rows)
