@@ -156,6 +156,22 @@ def test_too_much_noise_is_no_profile(tmp_path: Path) -> None:
     assert not (tmp_path / "p.toml").exists()
 
 
+def test_what_was_missing_is_added_to_the_same_replays(tmp_path: Path) -> None:
+    """Open buckets are settled by more repeats, or by stating them; either way nothing is measured twice."""
+    costs = Costs(fixed={1: 0.010, 2: 0.011, 4: 0.012}, noise=0.2)
+    first = run(FakeTarget(costs, slots=4), tmp_path)
+    assert first.profile is None
+    assert "state them with --buckets" in first.missing[0]
+    more = run(FakeTarget(costs, slots=4), tmp_path, asked=Asked(max_seq_len=512, rounds=8, most_rounds=8))
+    assert more.kept > first.measured - 12
+    assert more.measured > 20
+    stated = Asked(max_seq_len=512, rounds=8, most_rounds=8, buckets=(1, 2, 4))
+    target = FakeTarget(costs, slots=4)
+    profile = require_profile(run(target, tmp_path, asked=stated), "p.toml")
+    assert target.replays == []
+    assert [bucket for bucket, _ in profile.price.decode.fixed_s] == [1, 2, 4]
+
+
 # --- stopping and going on ---------------------------------------------------------------------------------
 
 
@@ -186,6 +202,14 @@ def test_a_finished_calibration_is_not_touched_without_again(tmp_path: Path) -> 
     assert result.kept == 0
     assert len(target.replays) == result.measured > 0
     assert (tmp_path / "p.toml").read_bytes() != before or result.profile is not None
+
+
+def test_a_profile_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text("mine")
+    with pytest.raises(sg.InputError, match=r"p\.toml: exists already"):
+        run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+    assert (tmp_path / "p.toml").read_text() == "mine"
+    assert not (tmp_path / "p.calibration").exists()
 
 
 def test_another_question_is_another_calibration(tmp_path: Path) -> None:

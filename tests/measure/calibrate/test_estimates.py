@@ -193,6 +193,17 @@ def test_a_chunk_the_times_do_not_show_is_the_reuse_block() -> None:
     assert fit.also
 
 
+@settings(max_examples=15)
+@given(st.integers(0, 10_000))
+def test_no_part_of_a_prefill_is_below_0(seed: int) -> None:
+    draw = random.Random(seed)
+    noisy = [IdlePrefill(e.tokens, e.seconds * draw.lognormvariate(0, 0.5), e.round) for e in idle(64, 0.01, 0, 0)]
+    fit = prefill_fit.fit(noisy, prefer_chunk=64)
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    for part in (fit.per_chunk, fit.per_token, fit.constant):
+        assert part.value >= 0
+
+
 def test_two_repeats_are_too_few() -> None:
     refused = prefill_fit.fit([entry for entry in idle(128, 0.02, 0, 0) if entry.round < 2])
     assert isinstance(refused, Refusal)

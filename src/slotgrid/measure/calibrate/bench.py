@@ -28,8 +28,8 @@ class Bench:
     """A target, and the folder its replays are kept in.
 
     seed: names all prompts, so that no two calibrations share a prefix; drawn anew unless given, kept for resuming.
-    asked: everything that decides which replays are made. Raises InputError when the folder holds a calibration of
-    something else, or a finished one (unless ``again``, which removes it).
+    asked: what must be the same for replays to be of one calibration. Raises InputError when the folder holds a
+    calibration of something else, or a finished one (unless ``again``, which removes it).
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from slotgrid import files
 from slotgrid._version import __version__
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError, RunError
-from slotgrid.measure.calibrate.bench import Bench
+from slotgrid.measure.calibrate.bench import HEAD, Bench
 from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Head, Stated, missing, profile_text
 from slotgrid.measure.calibrate.session import Asked, Found, run_probes
@@ -84,7 +84,11 @@ def calibrate(
         asked = replace(asked, buckets=asked.buckets or known.config.buckets, top=asked.top or known.config.max_running)
     stated = stated or Stated()
     folder = path.with_name(path.name.removesuffix(".toml") + FOLDER_SUFFIX)
-    bench = Bench(target, folder, asked=_as_json(asked), seed=seed, again=again, say=say)
+    if path.exists() and not again and not (folder / HEAD).exists():
+        raise InputError(f"{path}: exists already, not made by a calibration kept in {folder}; replace it with --again")
+    # everything else only adds replays, or reads the same ones otherwise
+    same = {"max_seq_len": asked.max_seq_len}
+    bench = Bench(target, folder, asked=same, seed=seed, again=again, say=say)
     found = run_probes(bench, asked)
     started = datetime.datetime.fromtimestamp(bench.started_unix_s, datetime.UTC)
     conditions = f"{known.clock} clock, seed {bench.seed}" + (f", in {bench.starts} starts" if bench.starts > 1 else "")
@@ -128,7 +132,3 @@ def _config(found: Found, known: ServingConfig | None) -> ServingConfig | None:
     if found.buckets is None or not isinstance(found.slots, Slots):
         return None
     return ServingConfig(found.buckets, slots=found.slots.slots, max_running=min(found.limit.most, found.buckets[-1]))
-
-
-def _as_json(asked: Asked) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(asked).items()}

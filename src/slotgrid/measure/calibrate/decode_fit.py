@@ -77,6 +77,11 @@ def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal
     line = linear_fit(np.stack([*fixed, *terms], 1), step)
     if isinstance(line, Refusal):
         return line
+    for bucket, part in zip(buckets, line.parameters, strict=False):
+        if part.value <= 0:
+            return Refusal(
+                f"bucket {bucket}: its fixed part comes out at {part.value * 1e3:.3g} ms", len(runs), len(runs)
+            )
     return DecodeFit(
         fixed=tuple(zip(buckets, line.parameters, strict=False)),
         per_request=None if request is None else line.parameters[len(buckets)],

@@ -55,7 +55,6 @@ class HttpTarget:
                 "base_url": self._endpoint.root,
                 "model": traits.model,
                 "prompts": "ids" if traits.exact else "text",
-                "config": None if self._config is None else self._config.to_dict(),
             },
         )
 

@@ -65,16 +65,23 @@ def fit(measured: Sequence[IdlePrefill], *, prefer_chunk: int | None = None) -> 
     best = min(misfit, key=lambda c: misfit[c])
     close = [c for c in misfit if len(tokens) * 2 * math.log(misfit[c] / misfit[best]) < _CLEAR]
     chunk = prefer_chunk if prefer_chunk in close else best
-    line = _line(tokens, seconds, chunk, fits[chunk][0])
-    if isinstance(line, Refusal):
-        return line
+    used = list(fits[chunk][0])
+    while True:
+        line = _line(tokens, seconds, chunk, used)
+        if isinstance(line, Refusal):
+            return line
+        least = min(range(len(line.parameters)), key=lambda k: line.parameters[k].value)
+        if line.parameters[least].value >= 0:
+            break
+        # robust weights can move a part below 0 that plain least squares has above
+        used[[i for i, there in enumerate(used) if there][least]] = False
     kept = iter(line.parameters)
     free = _line(tokens, seconds, chunk, [True, True, True])
     parts = []
-    for i, used in enumerate(fits[chunk][0]):
+    for i, there in enumerate(used):
         # a part that would be below 0 is 0; how far above it may lie says the fit that lets it be below
         high = 0.0 if isinstance(free, Refusal) else max(0.0, free.parameters[i].high)
-        parts.append(next(kept) if used else Estimate(0.0, 0.0, high, len(tokens)))
+        parts.append(next(kept) if there else Estimate(0.0, 0.0, high, len(tokens)))
     return PrefillFit(
         chunk_tokens=chunk,
         also=tuple(c for c in close if c != chunk),
