@@ -43,7 +43,7 @@ def lines(seed: int, colour: bool, most_tokens: int) -> Iterator[tuple[str, dict
     """Log lines without end, and with each release the request row that belongs to it."""
     rng = random.Random(seed)
     open_code, close_code = ("\x1b[32m", "\x1b[0m") if colour else ("", "")
-    begin = datetime(2026, 1, 1)
+    begin = datetime(2026, 11, 30, 3, 10, 11)
 
     def source(place: str) -> str:
         # the clock ticks: it is what ends a run of equal lines

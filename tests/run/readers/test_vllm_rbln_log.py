@@ -267,3 +267,13 @@ def test_blocks_do_not_matter(pairs: list[tuple[int, int]], block_bytes: int, en
     for n, b, times in zip(tables.work_running, tables.work_bucket, tables.work_repeats, strict=True):
         found += [(int(n), int(b))] * int(times)
     assert found == [(n, n + extra) for n, extra in pairs]
+
+
+def test_start_up_lines_do_not_turn_the_clock_back(tmp_path: Path) -> None:
+    """What follows a start-up line is looked at once: a clock that only goes on gives no warning."""
+    head = "[vllm-rbln] INFO 11-30 03:10:11 [a.py:1] "
+    first = f"{head}Updating scheduler_config.max_num_seqs from 1 to 2"
+    second = f"{head}Prefix block size is set to 128 based on prefill_chunk_size"
+    later = free("a-0-1", 0).replace("03:10:11", "03:10:12")
+    run = read(tmp_path, log(first, second, alloc("a-0-1", 0), later))
+    assert not any("the clock goes back" in note for note in run.notes)

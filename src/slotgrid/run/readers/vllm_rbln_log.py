@@ -192,7 +192,7 @@ class _Scanner:
     def _block(self, data: bytes) -> None:
         position = 0
         for match in _START.finditer(data) if b"max_num_seqs" in data or b"Prefix block" in data else ():
-            self._tagged(data, _texts(data, position, match.start()), position)
+            self._tagged(data, _texts(data, position, match.start()), position, match.start())
             position = match.end()
             self._startup(match)
         self._tagged(data, _texts(data, position, len(data)), position)
@@ -212,10 +212,12 @@ class _Scanner:
             self._slot.clear()
             self._holder.clear()
 
-    def _tagged(self, data: bytes, texts: Iterable[tuple[bytes, int]], position: int = 0) -> None:
+    def _tagged(
+        self, data: bytes, texts: Iterable[tuple[bytes, int]], position: int = 0, end: int | None = None
+    ) -> None:
         """Take in the tagged texts of a block from ``position`` on, in their order, each with its repetitions."""
         if b"[PFX]" in data:
-            self._heads(data, position)
+            self._heads(data, position, len(data) if end is None else end)
         for raw, times in texts:
             # colour codes are taken off what is tagged, not off the whole log
             text = _COLOUR.sub(b"", raw) if b"\x1b" in raw else raw
@@ -245,11 +247,11 @@ class _Scanner:
                     match = _PFX.match(text)
                     self._not_read(f"[PFX] [{match[1].decode()}]" if match else "[PFX]", data, raw, times)
 
-    def _heads(self, data: bytes, position: int) -> None:
+    def _heads(self, data: bytes, position: int, end: int) -> None:
         """What stands before the tag: the clock (does it go back?) and the engine process (more than one?)."""
         # in a large block a look here and there is enough to notice
         stride = len(data) // _HEADS if len(data) > _SMALL_BYTES else 1
-        for found in _positions(data, b"[PFX]", position, stride):
+        for found in _positions(data, b"[PFX]", position, end, stride):
             start = max(found - _HEAD_BYTES, 0)
             start = max(start, data.rfind(b"\n", start, found) + 1, data.rfind(b"\r", start, found) + 1)
             head = data[start:found]
@@ -382,9 +384,9 @@ def _texts(data: bytes, position: int, end: int) -> Iterator[tuple[bytes, int]]:
             yield line[at:].rstrip(b"\r\n"), 1 + len(again) // len(line) if again else 1
 
 
-def _positions(data: bytes, what: bytes, position: int, stride: int) -> Iterator[int]:
+def _positions(data: bytes, what: bytes, position: int, end: int, stride: int) -> Iterator[int]:
     """Where ``what`` stands, at least ``stride`` bytes apart."""
-    found = data.find(what, position)
+    found = data.find(what, position, end)
     while found >= 0:
         yield found
-        found = data.find(what, found + stride)
+        found = data.find(what, found + stride, end)
