@@ -23,7 +23,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev $(VENV)/.stack
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # By hand: a minute of load from 200 clients, and the real small model (when its weights are installed).
 test-slow: $(VENV)/.dev
