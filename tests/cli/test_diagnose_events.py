@@ -107,7 +107,9 @@ def test_a_bare_event_log_gives_the_same(replayed: Path, tmp_path: Path) -> None
 
 def test_rows_beside_an_event_log_are_named(served: Path, tmp_path: Path) -> None:
     folder = alone(served, tmp_path / "run")
-    (folder / "requests.jsonl").write_text("{}\n")
+    # rows of a client that kept no ids join nothing
+    row = {"session": 0, "turn": 0, "arrival_s": 0.0, "finish_s": 1.0, "prompt_tokens": 10, "output_tokens": 4}
+    (folder / "requests.jsonl").write_text(json.dumps(row) + "\n")
     assert "request rows are not used beside the event log: requests.jsonl" in sg.read_run(folder).notes
 
 
