@@ -33,7 +33,7 @@ class EventOrder:
     kind: npt.NDArray[np.int8]
     request: Narrow
     value: npt.NDArray[np.signedinteger[Any]]
-    repeats: Narrow
+    repeats: npt.NDArray[np.signedinteger[Any]]
     cause: npt.NDArray[np.int8]
     admitted: Narrow
     released: Narrow
@@ -46,8 +46,10 @@ class EventOrder:
 
     def steps_before(self) -> Ints:
         """Decode steps before each position (length events + 1)."""
-        counts = np.where(self.kind == STEP, self.repeats, 0)
-        return np.concatenate([[0], np.cumsum(counts)])
+        counts = np.where(self.kind == STEP, self.repeats, np.int16(0))
+        before = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=before[1:])
+        return before
 
 
 def event_order(run: Run) -> EventOrder | None:
@@ -81,7 +83,8 @@ def event_order(run: Run) -> EventOrder | None:
     victim = _victims(run, measured)
     causes = run.evictions["cause"]
     by_admission, by_padding = ((causes == name).fill_null(False).to_numpy() for name in ("admission", "padding"))
-    cause = np.select([by_admission, by_padding], [0, 1], 2)
+    cause = np.where(by_admission, np.int8(0), np.where(by_padding, np.int8(1), np.int8(2)))
+    del by_admission, by_padding
 
     seen, ended = admit >= 0, free >= 0
     parts = [int(ended.sum()), len(evict_at), int(seen.sum()) + len(strangers), len(step_at)]
@@ -121,7 +124,7 @@ def event_order(run: Run) -> EventOrder | None:
         kind=kind,
         request=request,
         value=_small(column(slot[ended], evict_slot, slot[seen], -1, bucket)),
-        repeats=column(1, 1, 1, 1, repeats),
+        repeats=_small(column(1, 1, 1, 1, repeats)),
         cause=column(-1, cause, -1, -1, -1).astype(np.int8),
         admitted=admitted,
         released=released,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # written on a clock that does not start with the run
 _OTHER_ORIGIN = {AIPERF.name, GUIDELLM, VLLM_BENCH}
+_IDS_LEFT_OUT = f"more than {MOST_IDS:,} requests: their ids are left out of the request table"
 
 
 def read_run(
@@ -131,7 +132,7 @@ class _Assembly:
             scan.requests.forget()
             if len(table) > MOST_IDS:
                 table.ids.forget()
-                self.warn(f"more than {MOST_IDS:,} requests: their ids are left out of the request table")
+                self.warn(_IDS_LEFT_OUT)
             give_back()
         kept = self._successful(table, kept)
         log_of = log_of[kept]
@@ -164,6 +165,8 @@ class _Assembly:
             requests = request_table(table, kept, log_of, session, cached, logged)
         else:
             requests = requests_of_log(scan, logged)
+            if requests.height > MOST_IDS:
+                self.warn(_IDS_LEFT_OUT)
         del table, kept, log_of, session, cached
         give_back()
         window = directory.read_window(found, kinds, self.warn)

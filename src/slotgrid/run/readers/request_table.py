@@ -80,7 +80,7 @@ def requests_of_log(scan: LogScan | None, logged: LogTables | None) -> pl.DataFr
     if scan is not None and logged is not None:
         if lookups_readable(scan):
             columns["cached_tokens"] = nullable(logged.cached_tokens)
-        columns["request_id"] = _strings(scan.requests, np.arange(count))
+        columns["request_id"] = _strings(scan.requests, np.arange(count)) if count <= MOST_IDS else None
         for name in ("slot", "admit_order", "finish_order"):
             columns[name] = nullable(getattr(logged, name))
     return _in_order(columns, count)
