@@ -10,6 +10,7 @@ import pytest
 
 from slotgrid.serve.artifact import Artifact
 from slotgrid.serve.executor import Executor
+from tests.serve.attempts import in_one_of_three
 from tests.serve.conftest import Bench
 
 MakeBench = Callable[..., Bench]
@@ -63,30 +64,31 @@ def test_reuse_skips_prefill_work(bench: MakeBench) -> None:
     assert seconds[1] < 0.35 * seconds[0]
 
 
-@pytest.mark.slow
 def test_a_prefill_stalls_every_decoding_stream_for_its_length(bench: MakeBench) -> None:
-    b = bench()
-    streams = [b.add(tokens(10 + i, 40), 60) for i in range(4)]
-    for _ in range(4 + 5):
-        b.step()
-    b.add(tokens(20, 1000), 1)
-    b.run()
-    (start, end) = _steps(b, "prefill")[-1]
-    assert (start["computed_tokens"], start["running"]) == (1000, 4)
-    prefill_ns = end["t_ns"] - start["t_ns"]
-    decodes = _steps(b, "decode")
-    before = max(e["t_ns"] for s, e in decodes if e["t_ns"] <= start["t_ns"])
-    after = min((e for s, e in decodes if s["t_ns"] >= end["t_ns"]), key=lambda e: e["t_ns"])
-    after_start = next(s for s, e in decodes if e["step"] == after["step"])
-    # every stream has a token in the step before and in the one after, none between
-    assert after_start["running"] == len(streams)
-    spike = (after["t_ns"] - before) / prefill_ns
-    assert 0.9 < spike < 1.3
-    usual = median(e["t_ns"] - s["t_ns"] for s, e in decodes)
-    assert after["t_ns"] - before > 5 * usual
+    def check() -> None:
+        b = bench()
+        streams = [b.add(tokens(10 + i, 40), 60) for i in range(4)]
+        for _ in range(4 + 5):
+            b.step()
+        b.add(tokens(20, 1000), 1)
+        b.run()
+        (start, end) = _steps(b, "prefill")[-1]
+        assert (start["computed_tokens"], start["running"]) == (1000, 4)
+        prefill_ns = end["t_ns"] - start["t_ns"]
+        decodes = _steps(b, "decode")
+        before = max(e["t_ns"] for s, e in decodes if e["t_ns"] <= start["t_ns"])
+        after = min((e for s, e in decodes if s["t_ns"] >= end["t_ns"]), key=lambda e: e["t_ns"])
+        after_start = next(s for s, e in decodes if e["step"] == after["step"])
+        # every stream has a token in the step before and in the one after, none between
+        assert after_start["running"] == len(streams)
+        spike = (after["t_ns"] - before) / prefill_ns
+        assert 0.9 < spike < 1.3
+        usual = median(e["t_ns"] - s["t_ns"] for s, e in decodes)
+        assert after["t_ns"] - before > 5 * usual
+
+    in_one_of_three(check)
 
 
-@pytest.mark.slow
 def test_step_time_depends_on_the_bucket_and_not_on_real_rows(executor: Executor) -> None:
     import time
 
@@ -101,12 +103,15 @@ def test_step_time_depends_on_the_bucket_and_not_on_real_rows(executor: Executor
         step_ns(8, 8)
         return [step_ns(8, 1), step_ns(8, 5), step_ns(8, 8), step_ns(4, 4), step_ns(1, 1)]
 
-    one_of_8, five_of_8, all_of_8, all_of_4, alone = (
-        median(column) for column in zip(*(turn() for _ in range(60)), strict=True)
-    )
-    assert one_of_8 == pytest.approx(all_of_8, rel=0.10)
-    assert five_of_8 == pytest.approx(all_of_8, rel=0.10)
-    assert all_of_8 > 1.15 * all_of_4 > 1.15 * 1.15 * alone
+    def check() -> None:
+        one_of_8, five_of_8, all_of_8, all_of_4, alone = (
+            median(column) for column in zip(*(turn() for _ in range(60)), strict=True)
+        )
+        assert one_of_8 == pytest.approx(all_of_8, rel=0.10)
+        assert five_of_8 == pytest.approx(all_of_8, rel=0.10)
+        assert all_of_8 > 1.15 * all_of_4 > 1.15 * 1.15 * alone
+
+    in_one_of_three(check)
 
 
 def test_a_shape_that_was_not_compiled_cannot_run(executor: Executor, made: Artifact) -> None:
