@@ -7,6 +7,18 @@ import ctypes
 import functools
 from collections.abc import Callable
 
+# of mallopt: arrays above this many bytes are mapped on their own and go back to the system when freed
+_M_MMAP_THRESHOLD, _LARGE = -3, 1 << 20
+
+
+@functools.cache
+def return_large() -> None:
+    """From now on freed large arrays go back to the system at once, where the C library can (glibc)."""
+    try:
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    except (OSError, AttributeError, TypeError):
+        return
+
 
 @functools.cache
 def _trim() -> Callable[[int], int] | None:

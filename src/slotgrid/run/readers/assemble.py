@@ -12,7 +12,7 @@ import numpy as np
 
 from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError
-from slotgrid.run.memory import give_back
+from slotgrid.run.memory import give_back, return_large
 from slotgrid.run.readers import directory
 from slotgrid.run.readers.aiperf import AIPERF
 from slotgrid.run.readers.client_events import with_events
@@ -110,6 +110,7 @@ class _Assembly:
         self.notes.append(text)
 
     def run(self) -> Run:
+        return_large()
         found = self.found
         plan, plan_data = None, None
         if found.plan is not None:
@@ -158,6 +159,7 @@ class _Assembly:
             logged.forget_events()
             give_back()
             self._check_log(table, kept, log_of, scan, logged)
+            give_back()
             unknown = 0 if evictions is None else int(evictions["cause"].is_null().sum())
             if unknown and evictions is not None:
                 self.warn(f"the cause of {unknown} of {evictions.height} evictions cannot be told from the log")
