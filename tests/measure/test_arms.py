@@ -18,6 +18,7 @@ from slotgrid import files
 from slotgrid.cli.main import run
 from slotgrid.errors import InputError, RunError
 from slotgrid.measure.arms import ConditionResult, load_arms, measure_arms
+from slotgrid.measure.command import run_command
 from slotgrid.measure.server_process import ServerProcess, end_leftover
 from slotgrid.measure.validity import problems
 from tests.conftest import ROOT, Command, assert_one_line_error
@@ -157,6 +158,77 @@ def test_what_cannot_be_started_or_compiled_is_named(tmp_path: Path) -> None:
     assert "B: compiling" in notes
 
 
+def test_commands_that_hang_are_ended_and_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    file = write_arms(tmp_path, {"GOOD": "ok", "STOP": "ok", "COMPILE": "ok"})
+    text = file.read_text()
+    for name, keys in (
+        ("STOP", 'stop = "sleep 1000"\nstop_timeout = "100ms"'),
+        ("COMPILE", 'compile = "sleep 1000"\ncompile_timeout = "100ms"'),
+    ):
+        text = text.replace(f'name = "{name}"', f'name = "{name}"\n{keys}')
+    file.write_text(text)
+    by_arm = {result.arm: result for result in measure_arms(arms=load_arms(file), output=tmp_path / "out")}
+    assert by_arm["GOOD"].valid
+    assert by_arm["STOP"].reasons == ("stop: sleep took longer than 0.1 s and was ended",)
+    assert by_arm["COMPILE"].reasons == ("compile: sleep took longer than 0.1 s and was ended",)
+    assert not any(alive(int(entry[0])) for entry in starts(tmp_path))
+
+
+def test_versions_that_hang_make_the_condition_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotgrid.measure.arms.VERSIONS_TIMEOUT_S", 0.1)
+    (result,) = measure(tmp_path, {"A": "ok"}, each='versions = "sleep 1000"')
+    assert result.reasons == ("versions: sleep took longer than 0.1 s and was ended",)
+    assert not (tmp_path / "starts.txt").exists()
+
+
+def test_a_command_that_hangs_is_ended_with_its_group(tmp_path: Path) -> None:
+    log, timeout_s = tmp_path / "log", 0.1
+    # until it came far enough to have a child
+    while not log.exists() or not log.read_text():
+        with pytest.raises(RunError, match=r"^what: sh took longer than"):
+            run_command(
+                ["sh", "-c", "sleep 1000 & echo $!; wait"],
+                what="what",
+                cwd=tmp_path,
+                env={},
+                log=log,
+                timeout_s=timeout_s,
+            )
+        timeout_s *= 2
+    deadline = time.monotonic() + PATIENCE_S
+    while alive(int(log.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not (tmp_path / "command.json").exists()
+
+
+def test_the_stop_command_runs_also_for_a_server_that_was_never_ready(tmp_path: Path) -> None:
+    (result,) = measure(tmp_path, {"A": "deaf"}, each='ready_timeout = "100ms"\nstop = ["touch", "{run_dir}/told"]')
+    assert result.reasons[0].startswith("the server was not ready within 0.1 s")
+    assert (tmp_path / "out" / "A" / "r0" / "told").exists()
+    assert (tmp_path / "out" / "A" / "r0.invalid-1" / "told").exists()
+
+
+def test_a_window_without_a_cycle_takes_that_of_each_plan(tmp_path: Path) -> None:
+    file = write_arms(tmp_path, {"A": "ok"}, plans=2, top='[replay]\nwindow = "100ms"')
+    turns = [chain((10, 1, 0.02), (5, 1, 0.0))] * 60
+    for r, gap_s in enumerate((0.02, 0.05)):
+        plan = plan_of(turns, turns, starts=(0.0, gap_s))
+        sg.InputPlan(f"p{r}", plan.clients).save(tmp_path / f"plan{r}.json")
+    results = measure_arms(arms=load_arms(file), output=tmp_path / "out")
+    assert [result.reasons for result in results] == [(), ()]
+    index = json.loads((tmp_path / "out" / "measure.json").read_text())
+    assert [plan["cycle_s"] for plan in index["plans"]] == [0.04, 0.1]
+    for result, cycle_s in zip(results, (0.04, 0.1), strict=True):
+        details = json.loads((Path(result.folder) / "run.json").read_text())["details"]
+        assert details["window"]["cycle_s"] == details["options"]["window"]["cycle_s"] == cycle_s
+        assert details["window"]["start_s"] >= 3 * cycle_s
+    plan = sg.InputPlan("p", plan_of(turns, turns, turns, starts=(0.0, 0.1, 0.5)).clients)
+    plan.save(tmp_path / "plan1.json")
+    with pytest.raises(InputError, match=r"plan1\.json: .*clients do not start evenly spaced; give the cycle"):
+        load_arms(file)
+
+
 def test_a_server_that_ignores_term_is_killed_with_its_workers(tmp_path: Path) -> None:
     (result,) = measure(tmp_path, {"BASE": "stubborn"}, each='stop_timeout = "200ms"')
     assert (result.valid, result.exit_code, result.ended) == (True, -9, "KILL")
@@ -221,7 +293,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_measurement_goes_on_where_it_was(number: signal.Signals, tmp_path: Path) -> None:
     file = write_arms(tmp_path, {"A": "hold", "B": "hold"})
     first, second = load_arms(file).order[0]
@@ -248,6 +320,51 @@ def test_a_stopped_measurement_goes_on_where_it_was(number: signal.Signals, tmp_
     assert (tmp_path / "out" / second / "r0.interrupted-1" / "requests.jsonl").exists()
     # an interruption is not a run that failed
     assert results[1].attempts == 1
+
+
+def test_a_second_ctrl_c_does_not_leave_a_server_that_ignores_term(tmp_path: Path) -> None:
+    write_arms(tmp_path, {"A": "deaf-hold"}, each='stop_timeout = "1000s"\nstop = ["touch", "{run_dir}/told"]')
+    process = start_measuring(tmp_path)
+    wait_for(tmp_path / "holding-A-0", process)
+    process.send_signal(signal.SIGINT)
+    # its server was asked to end and does not want to
+    wait_for(tmp_path / "asked-to-end-A-0", process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    ((pid, *_),) = starts(tmp_path)
+    assert not alive(int(pid))
+    # an interruption does not skip the arm's own way to stop it either
+    assert (tmp_path / "out" / "A" / "r0" / "told").exists()
+
+
+def test_a_compilation_that_was_left_behind_is_ended_before_another_begins(tmp_path: Path) -> None:
+    (tmp_path / "compile.py").write_text(
+        "import os, pathlib, signal\n"
+        "if pathlib.Path('go').exists():\n"
+        "    pathlib.Path('made').mkdir()\n"
+        "else:\n"
+        "    pathlib.Path('pid.part').write_text(str(os.getpid()))\n"
+        "    os.rename('pid.part', 'pid')\n"
+        "    signal.pause()\n"
+    )
+    each = f'artifact = "made"\ncompile = {json.dumps([sys.executable, "compile.py"])}'
+    write_arms(tmp_path, {"A": "ok"}, each=each)
+    process = start_measuring(tmp_path)
+    wait_for(tmp_path / "pid", process)
+    wait_for(tmp_path / "out" / "A" / "command.json", process)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    (tmp_path / "go").touch()
+    notes: list[str] = []
+    (result,) = measure_arms(arms=load_arms(tmp_path / "arms.toml"), output=tmp_path / "out", note=notes.append)
+    assert notes == [f"ended the command {pid} that an earlier run left behind", "A: compiling"]
+    assert result.valid
+    assert not alive(pid)
+    assert not (tmp_path / "out" / "A" / "command.json").exists()
 
 
 # --- the command line and bad input ----------------------------------------------------------------------

@@ -294,7 +294,7 @@ class Hold:
         await asyncio.sleep(PATIENCE_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_keeps_what_it_has_and_says_why(number: signal.Signals, tmp_path: Path) -> None:
     hold = Hold(2)
     with serving(Stub(behave=hold)) as stub:

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slotgrid.errors import InputError
@@ -89,7 +89,8 @@ class Clients:
         journal: Journal,
     ) -> None:
         self.plan = plan
-        self.options = options
+        # a window rule has its cycle from here on
+        self.options = options if options.window is None else replace(options, window=options.window.of(plan))
         self.traits = traits
         self.rows: list[dict[str, Any]] = []
         self.late_s: list[float] = []
@@ -201,7 +202,8 @@ class Clients:
         talk = self._conversation()
         place = self._places[c]
         for t, turn in enumerate(session.turns):
-            talk.append(segment(self.plan.plan_id, session, index, t, self.traits.tokens or _ANY_TOKENS))
+            for piece in segment(self.plan.plan_id, session, index, t, self.traits.tokens or _ANY_TOKENS):
+                talk.append(piece)
             body = request_body(
                 talk.json(),
                 model=self.traits.model,
@@ -361,7 +363,7 @@ class Clients:
         import numpy as np
 
         client, finish = zip(*self._finish, strict=True)
-        return warmup_end_s(np.asarray(client), np.asarray(finish, float), len(self.plan.clients), rule.cycle_s)
+        return warmup_end_s(np.asarray(client), np.asarray(finish, float), len(self.plan.clients), rule.cycle_s or 0.0)
 
     def _window_over(self) -> None:
         """Nothing more is sent; answers on their way are waited for."""
@@ -380,7 +382,7 @@ class Clients:
             return
         now_s = time.monotonic() - self._origin
         self.exhausted.append(c)
-        window = self.window or Window(now_s, max(now_s, 3 * rule.cycle_s) + rule.evaluation_s)
+        window = self.window or Window(now_s, max(now_s, 3 * (rule.cycle_s or 0.0)) + rule.evaluation_s)
         lasts = [now_s if i == c else float("inf") for i in range(len(self._places))]
         import numpy as np
 

@@ -17,6 +17,7 @@ from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Head, Stated, missing, profile_text
 from slotgrid.measure.calibrate.session import Asked, Found, run_probes
 from slotgrid.measure.calibrate.target import Target
+from slotgrid.measure.interrupts import ended_as_interrupt
 from slotgrid.profile import Finding, StackProfile
 from slotgrid.profile.stack_profile import profile_from_toml
 
@@ -89,7 +90,8 @@ def calibrate(
     # everything else only adds replays, or reads the same ones otherwise
     same = {"max_seq_len": asked.max_seq_len}
     bench = Bench(target, folder, asked=same, seed=seed, again=again, say=say)
-    found = run_probes(bench, asked)
+    with ended_as_interrupt():
+        found = run_probes(bench, asked)
     started = datetime.datetime.fromtimestamp(bench.started_unix_s, datetime.UTC)
     conditions = f"{known.clock} clock, seed {bench.seed}" + (f", in {bench.starts} starts" if bench.starts > 1 else "")
     made = findings(found, asked, conditions)
