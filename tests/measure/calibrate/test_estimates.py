@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slotgrid.measure.calibrate import buckets, decode, decode_fit, limit, prefill_fit, reuse, slots, stall, turnaround
 from slotgrid.measure.calibrate.plans import Ask
 from slotgrid.measure.calibrate.prefill import IdlePrefill
+from slotgrid.measure.calibrate.profile_text import less, overhead
 from slotgrid.measure.calibrate.reuse import Return
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal, linear_fit, mean_estimate, repeats_needed
@@ -57,6 +58,27 @@ def test_robust_lines_pass_through_outliers(seed: int, count: int) -> None:
     line = linear_fit(np.stack([np.ones(count), x], 1), y)
     assert not isinstance(line, Refusal)
     assert [p.value for p in line.parameters] == pytest.approx([3, 2], rel=0.1)
+
+
+def test_what_is_taken_off_the_constant_widens_its_interval() -> None:
+    left = less(Estimate(0.010, 0.008, 0.013, 5), Estimate(0.004, 0.003, 0.006, 3))
+    assert (left.value, left.low, left.high, left.samples) == pytest.approx((0.006, 0.002, 0.010, 5))
+    none = less(Estimate(0.010, 0.008, 0.013, 5), Estimate(0.02, 0.012, 0.03, 3))
+    assert (none.value, none.low, none.high) == pytest.approx((0.0, 0.0, 0.001))
+
+
+@pytest.mark.parametrize(("half_s", "taken"), [(0.0009, True), (0.0011, False)])
+def test_nothing_is_taken_off_a_constant_that_is_shorter_than_the_doubt(half_s: float, taken: bool) -> None:
+    constant = Estimate(0.002, 0.001, 0.003, 3)
+    alone = prefill_fit.PrefillFit(
+        64, (), Estimate(0.03, 0.03, 0.03, 3), Estimate(0, 0, 0, 3), constant, (1, 99), 0.0, 0.0, 3
+    )
+    lost = Estimate(0.031, 0.031 - half_s, 0.031 + half_s, 3)
+    beside = stall.Stall({20: lost}, {}, True, "", Refusal("none"), 2, 3)
+    found = overhead(alone, beside)
+    assert (found is not None) is taken
+    if found is not None:
+        assert (found.value, found.low, found.high) == pytest.approx((0.001, 0.001 - half_s, 0.001 + half_s))
 
 
 # --- decode ------------------------------------------------------------------------------------------------
