@@ -222,6 +222,19 @@ def test_another_question_is_another_calibration(tmp_path: Path) -> None:
         run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
 
 
+def test_a_resumed_calibration_keeps_the_configuration_of_its_server(tmp_path: Path) -> None:
+    with pytest.raises(sg.SlotgridError, match="closed the connection"):
+        run(FakeTarget(SMALL, slots=4, told=True, fail_after=3), tmp_path)
+    # the same address, another server behind it
+    with pytest.raises(sg.InputError, match=r"something else.*\(config differ\)"):
+        run(FakeTarget(SMALL, slots=5, told=True), tmp_path)
+    # not stated again: still known, and the buckets with it
+    result = run(FakeTarget(SMALL, slots=4), tmp_path)
+    assert result.config == sg.ServingConfig((1, 2, 4), slots=4)
+    assert answers(result)["buckets"] == "1,2,4 (stated, used)"
+    assert result.kept == 3
+
+
 def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from slotgrid import files
 

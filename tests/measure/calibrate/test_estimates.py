@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -104,6 +105,44 @@ def test_streams_that_never_ran_together_show_nothing() -> None:
     found = decode.estimates([], 1)[1]
     assert isinstance(found, Refusal)
     assert "never generated together" in found.reason
+
+
+class Scripted:
+    """A bench whose replays are written down; it notes which were asked for."""
+
+    def __init__(self, *answers: list[Seen]) -> None:
+        self.answers = list(answers)
+        self.names: list[str] = []
+
+    def id(self, name: str) -> str:
+        return name
+
+    def replay(self, name: str, plan: object) -> list[Seen]:
+        self.names.append(name)
+        return self.answers[min(len(self.names), len(self.answers)) - 1]
+
+
+# two at once; the same one after the other because the second was sent late; and because it had to wait
+OVERLAP = [row([0.1, 0.2, 0.3]), row([0.15, 0.25, 0.35])]
+SENT_LATE = [row([0.1, 0.2, 0.3]), replace(row([0.5, 0.6]), arrival_s=0.4)]
+WAITED = [row([0.1, 0.2, 0.3]), row([0.4, 0.5])]
+
+
+def test_the_running_limit_is_reached_when_a_request_waited_for_another() -> None:
+    assert [limit.waited(rows) for rows in (OVERLAP, SENT_LATE, WAITED)] == [False, False, True]
+    found = limit.probe(Scripted(WAITED), 8)  # type: ignore[arg-type]
+    assert (found.most, found.tried, found.reached, found.open) == (1, 2, True, False)
+
+
+def test_streams_that_did_not_overlap_are_sent_again_and_conclude_nothing() -> None:
+    bench = Scripted(SENT_LATE, SENT_LATE, OVERLAP)
+    found = limit.probe(bench, 2)  # type: ignore[arg-type]
+    assert (found.most, found.reached, found.open) == (2, False, False)
+    assert bench.names == ["limit-n2", "limit-n2-r1", "limit-n2-r2"]
+    bench = Scripted(SENT_LATE)
+    found = limit.probe(bench, 8)  # type: ignore[arg-type]
+    assert (found.most, found.tried, found.reached, found.open) == (1, 2, False, True)
+    assert len(bench.names) == limit.REPEATS
 
 
 @settings(max_examples=10)
@@ -339,6 +378,44 @@ def test_a_pool_of_blocks_counts_tokens() -> None:
     assert "survived 8 other requests" in endless.reason
     never = slots.decide(lambda name, asks: False, prefix_tokens=32, longer_tokens=160, most=8)
     assert isinstance(never, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("block", "length", "tokens"), [(16, 4096, 192), (128, 4096, 257), (16, 128, 126), (128, 258, None), (16, 49, None)]
+)
+def test_longer_requests_take_more_than_two_blocks_or_there_are_none(block: int, length: int, tokens: int) -> None:
+    assert slots.longer_tokens(block, length) == tokens
+
+
+def test_length_is_open_where_no_longer_request_fits() -> None:
+    found = slots.decide(pool(20, 16), prefix_tokens=32, longer_tokens=None, most=64)
+    assert isinstance(found, slots.Slots)
+    assert (found.by_request, found.takes_slot, found.order) == (None, False, slots.LRU)
+    assert found.open == ("no request of more than two blocks fits a sequence: whether length matters cannot be seen",)
+
+
+@pytest.mark.parametrize("disputed", ["x160", "returns", "used-itself"])
+def test_one_open_question_keeps_the_answers_to_the_others(disputed: str) -> None:
+    whole = pool(20, 16)
+
+    def hits(name: str, asks: Sequence[Ask]) -> bool:
+        if name.endswith(disputed):
+            raise slots.UndecidedError(f"1 of 2 repeats of {name} found the prefix")
+        return whole(name, asks)
+
+    clear = slots.decide(whole, prefix_tokens=32, longer_tokens=160, most=64)
+    found = slots.decide(hits, prefix_tokens=32, longer_tokens=160, most=64)
+    assert isinstance(clear, slots.Slots)
+    assert isinstance(found, slots.Slots)
+    assert found.cliff == clear.cliff
+    assert found.by_request == (None if disputed == "x160" else False)
+    assert found.takes_slot == (None if disputed == "returns" else False)
+    assert found.order == (slots.LRU if disputed == "x160" else None)
+    assert found.certain is (disputed != "returns")
+    assert "1 of 2 repeats" in found.open[0]
+    # the cliff itself cannot be left open
+    with pytest.raises(slots.UndecidedError):
+        slots.decide(lambda name, asks: hits(disputed, asks), prefix_tokens=32, longer_tokens=160, most=64)
 
 
 def test_turnaround_is_between_answer_and_next_request() -> None:

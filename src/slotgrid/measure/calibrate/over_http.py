@@ -56,6 +56,7 @@ class HttpTarget:
                 "base_url": self._endpoint.root,
                 "model": traits.model,
                 "prompts": "ids" if traits.exact else "text",
+                "max_seq_len": traits.max_seq_len,
             },
         )
 
