@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import slotgrid as sg
@@ -19,8 +21,10 @@ from slotgrid.cli.main import run
 from slotgrid.errors import InputError, RunError
 from slotgrid.measure.arms import ConditionResult, load_arms, measure_arms
 from slotgrid.measure.command import run_command
+from slotgrid.measure.options import WindowRule
 from slotgrid.measure.server_process import ServerProcess, end_leftover
 from slotgrid.measure.validity import problems
+from slotgrid.run import save_run
 from tests.conftest import ROOT, Command, assert_one_line_error
 from tests.measure.stub import PATIENCE_S
 from tests.measure.test_replay import chain, plan_of, rows_of
@@ -113,11 +117,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("mode", FAULTS)
 def test_a_failing_server_is_named_run_once_more_and_the_rest_goes_on(mode: str, tmp_path: Path) -> None:
-    options = 'ready_timeout = "300ms"' if mode == "deaf" else ""
-    results = measure(tmp_path, {"BAD": mode, "GOOD": "ok"}, top='silence = "300ms"', each=options)
+    file = write_arms(tmp_path, {"BAD": mode, "GOOD": "ok"}, top='silence = "300ms"')
+    if mode == "deaf":
+        # a limit of this arm alone
+        file.write_text(file.read_text().replace('name = "BAD"', 'name = "BAD"\nready_timeout = "300ms"'))
+    results = measure_arms(arms=load_arms(file), output=tmp_path / "out")
     by_arm = {result.arm: result for result in results}
     bad = by_arm["BAD"]
-    assert by_arm["GOOD"].valid or mode == "deaf"
+    assert by_arm["GOOD"].valid
     assert (bad.valid, bad.attempts) == (False, 2)
     assert any(reason.startswith(FAULTS[mode].replace("{port}", str(bad.port))) for reason in bad.reasons)
     first = tmp_path / "out" / "BAD" / "r0.invalid-1"
@@ -223,10 +230,38 @@ def test_a_window_without_a_cycle_takes_that_of_each_plan(tmp_path: Path) -> Non
         details = json.loads((Path(result.folder) / "run.json").read_text())["details"]
         assert details["window"]["cycle_s"] == details["options"]["window"]["cycle_s"] == cycle_s
         assert details["window"]["start_s"] >= 3 * cycle_s
+    check_window_problems(Path(results[0].folder), sg.load_plan(tmp_path / "plan0.json"))
     plan = sg.InputPlan("p", plan_of(turns, turns, turns, starts=(0.0, 0.1, 0.5)).clients)
     plan.save(tmp_path / "plan1.json")
     with pytest.raises(InputError, match=r"plan1\.json: .*clients do not start evenly spaced; give the cycle"):
         load_arms(file)
+
+
+def check_window_problems(folder: Path, plan: sg.InputPlan) -> None:
+    """Every message about a window, on a valid run that is changed."""
+    saved = sg.load_run(folder)
+    table, window = saved.requests, saved.details["window"]
+
+    def found(requests: pl.DataFrame = table, **changes: Any) -> list[str]:
+        save_run(replace(saved, requests=requests, details={**saved.details, **changes}), folder)
+        return problems(folder, plan=plan, window=WindowRule(None, 0.1))
+
+    assert found() == []
+    start_s, end_s = window["start_s"], window["end_s"]
+    assert saved.details["last_sent_s"] == table["arrival_s"].max()
+    assert found(stopped_by="plan") == ["stopped by plan, not by its window"]
+    (began,) = found(window={**window, "start_s": start_s - 1e-5})
+    assert began.startswith("the window began at")
+    assert began.endswith(f"its requests give {start_s:.6f} s")
+    late_s = end_s + 1e-3
+    assert found(last_sent_s=late_s) == [f"a request was sent at {late_s:.6f} s, after the end of the window"]
+    assert found(window={**window, "end_s": start_s}, last_sent_s=0.0) == ["no request was sent in the window"]
+    inside = table["arrival_s"].is_between(start_s, end_s, closed="left")
+    unknown = table.with_columns(pl.when(inside).then(None).otherwise(pl.col("prompt_tokens")).alias("prompt_tokens"))
+    assert found(unknown) == [f"{inside.sum()} evaluated requests have no prompt length"]
+    (short,) = found(table.filter(pl.col("session") < 60))
+    assert "two turns" in short
+    assert found() == []
 
 
 def test_a_server_that_ignores_term_is_killed_with_its_workers(tmp_path: Path) -> None:

@@ -170,6 +170,20 @@ def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path:
     assert run.requests.height == 0
 
 
+def test_the_last_request_was_sent_when_its_last_attempt_was() -> None:
+    attempts = 0
+
+    async def busy_at_last(exchange: Exchange) -> None:
+        nonlocal attempts
+        attempts += exchange.index >= 3
+        await (exchange.reply(503) if 0 < attempts < 3 else exchange.answer())
+
+    with serving(Stub(behave=busy_at_last)) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert (run.details["retries"], run.details["stopped_by"]) == (2, "plan")
+    assert run.details["last_sent_s"] == run.requests["arrival_s"].to_list()[-1]
+
+
 def test_retry_after_is_seconds_or_a_date() -> None:
     now = 1_800_000_000.0
     assert retry_after("7", now) == 7.0

@@ -101,7 +101,7 @@ class Clients:
         self.retried = 0
         self.window: Window | None = None
         self.stopped_by: str | None = None
-        # when the last request was handed over to be sent
+        # when the headers of the last request left, retries included
         self.last_sent_s = 0.0
         self.exhausted: list[int] = []
         # in a server's log, requests of two replays must not share ids
@@ -234,7 +234,6 @@ class Clients:
     async def _request(self, sending: _Sending, body: bytes) -> Outcome:
         """One turn with its retries; its row is written whatever happens."""
         sending.called = time.monotonic()
-        self.last_sent_s = max(self.last_sent_s, self._time(sending.called))
         self._in_flight.add(sending.client)
         outcome = Outcome(Answer(), sending.called)
         try:
@@ -250,6 +249,7 @@ class Clients:
                     headers={"x-request-id": sending.name + retry},
                     outcome=outcome,
                 )
+                self._sent(outcome)
                 if outcome.error is None and self.traits.exact and outcome.answer.token_ids is None:
                     outcome.fail("no token ids", "the answer does not tell the ids of its tokens")
                 if outcome.error is not None and outcome.status not in (None, 200):
@@ -261,6 +261,7 @@ class Clients:
                 if self._over():
                     break
         except asyncio.CancelledError:
+            self._sent(outcome)
             outcome.finished = time.monotonic()
             outcome.fail(GIVEN_UP, str(self.stopped_by))
             self._write(sending, outcome)
@@ -269,6 +270,10 @@ class Clients:
             self._in_flight.discard(sending.client)
         self._write(sending, outcome)
         return outcome
+
+    def _sent(self, outcome: Outcome) -> None:
+        if outcome.sent is not None:
+            self.last_sent_s = max(self.last_sent_s, self._time(outcome.sent))
 
     def _backoff_s(self, outcome: Outcome, attempts: int) -> float:
         asked_s = outcome.retry_after_s

@@ -198,10 +198,14 @@ def test_a_finished_calibration_is_not_touched_without_again(tmp_path: Path) -> 
     with pytest.raises(sg.InputError, match="finished; measure anew with --again"):
         run(target, tmp_path)
     assert target.replays == []
-    result = run(target, tmp_path, again=True)
+    assert (tmp_path / "p.toml").read_bytes() == before
+    # dearer steps now: the profile that is there afterwards is the new one
+    dearer = FakeTarget(Costs(fixed={b: 2 * s for b, s in SMALL.fixed.items()}), slots=4, told=True)
+    result = run(dearer, tmp_path, again=True)
     assert result.kept == 0
-    assert len(target.replays) == result.measured > 0
-    assert (tmp_path / "p.toml").read_bytes() != before or result.profile is not None
+    assert len(dearer.replays) == result.measured > 0
+    decode = sg.load_profile(tmp_path / "p.toml").price.decode
+    assert {b: q.value for b, q in decode.fixed_s} == pytest.approx({1: 0.020, 2: 0.024, 4: 0.030}, rel=0.01)
 
 
 def test_a_profile_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
