@@ -12,6 +12,7 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.errors import InputError, RunError
+from slotgrid.measure.clients import Status
 from slotgrid.measure.options import ReplayOptions, WindowRule
 from slotgrid.measure.prompts import TextConversation, TokenRange, segment
 from slotgrid.measure.replay import replay_over_http, server_traits
@@ -113,6 +114,20 @@ def test_a_shared_prefix_as_words_leaves_sessions_their_own_words(words_per_toke
         assert prompts[-1].startswith(json.loads(prefixes[-1]))
     assert len(set(prefixes)) == 1
     assert len(set(prompts)) == 3
+
+
+def test_only_clients_between_two_requests_are_waiting() -> None:
+    # one has had an answer and waits for its tool, one has not begun
+    plan = plan_of([chain((10, 1, 3600.0), (5, 1, 0.0))], [chain((10, 1, 0.0))], starts=(0.0, 3600.0))
+    seen: list[Status] = []
+
+    def enough() -> str | None:
+        return "enough" if seen and seen[-1].done else None
+
+    with serving(Stub()) as stub:
+        replay_over_http(plan=plan, base_url=stub.url, traits=TRAITS, options=QUICK, progress=seen.append, watch=enough)
+    at_the_end = next(status for status in seen if status.done)
+    assert (at_the_end.active, at_the_end.waiting, at_the_end.done, at_the_end.total) == (0, 1, 1, 3)
 
 
 def test_a_server_is_asked_once_what_it_can_do() -> None:

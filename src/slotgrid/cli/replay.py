@@ -70,6 +70,10 @@ def replay(
     plan = load_plan(path)
     rule = _window(plan, cycle, warmup, window)
     if dry_run:
+        if artifact is not None:
+            from slotgrid.serve.artifact import load_artifact
+
+            plan.check_context(load_artifact(artifact).max_seq_len, "the compiled length of the artifact,")
         _dry_run(plan, rule, as_json)
         return
     if output is None:

@@ -113,6 +113,7 @@ class Clients:
         self._first_index = _first_indices(plan)
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight: set[int] = set()
+        self._waiting: set[int] = set()
         self._finish: list[tuple[int, float]] = []
         self._in_a_row = 0
         self._closing = False
@@ -152,7 +153,6 @@ class Clients:
     def status(self) -> Status:
         """Where the run is now."""
         now = time.monotonic() - self._origin
-        left = sum(place.turns_left > 0 for place in self._places)
         done = len(self.rows)
         if self.window is not None:
             eta: float | None = max(0.0, self.window.end_s - now)
@@ -160,7 +160,7 @@ class Clients:
             eta = None if self.options.window is not None else self._eta_s(now)
         return Status(
             active=len(self._in_flight),
-            waiting=max(0, left - len(self._in_flight)),
+            waiting=len(self._waiting),
             done=done,
             total=self.plan.turn_count,
             errors=sum(self.failures.values()),
@@ -213,7 +213,13 @@ class Clients:
             )
             if turn.arrival_s is not None:
                 due = max(due, self._origin + turn.arrival_s)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            # before its first request a client waits for nobody
+            if t > 0 or index > self._first_index[c]:
+                self._waiting.add(c)
+            try:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            finally:
+                self._waiting.discard(c)
             if self._over():
                 return None
             name = f"{self.run_tag}s{index}t{t}"
