@@ -21,15 +21,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import slotgrid as sg
+from slotgrid.measure.interrupts import ended_as_interrupt
 from slotgrid.run.readers import read_run
 
 BUCKETS, SLOTS, LENGTH, CHUNK = (1, 2, 4), 5, 512, 64
 PATIENCE_S = 60.0
+MARKER = ".demo-loop"
 BEGIN = time.monotonic()
 
 
@@ -85,8 +87,10 @@ def serving(artifact: Path, events: Path) -> Iterator[str]:
     finally:
         server.terminate()
         try:
-            server.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(PATIENCE_S)
+        finally:
+            # also when a second ctrl-c does not want to wait
             server.kill()
             server.wait()
         assert server.stdout is not None
@@ -133,10 +137,20 @@ def compare(predicted: dict[str, Any], runs: dict[str, dict[str, float]], return
         print(line)
 
 
-def loop(folder: Path, how: str) -> None:
-    if folder.exists():
+def make_room(folder: Path) -> None:
+    """An empty folder. Only what this script made before is removed: it is known by a file of its own."""
+    if folder.exists() and not folder.is_dir():
+        raise SystemExit(f"demo-loop: {folder}: a file; give a folder")
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).is_file():
+            raise SystemExit(f"demo-loop: {folder}: holds something else already; give a new folder")
         shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("made by examples/demo_loop.py, which removes this folder when it runs again\n")
+
+
+def loop(folder: Path, how: str) -> None:
+    make_room(folder)
     artifact, plan, profile = folder / "artifact", folder / "plan.json", folder / "profile.toml"
     buckets = ",".join(map(str, BUCKETS))
     slotgrid(
@@ -172,7 +186,8 @@ def main() -> int:
     parser.add_argument("--calibrate", choices=["cpu", "http"], default="cpu", help="where the costs are measured")
     options = parser.parse_args()
     try:
-        loop(options.folder, options.calibrate)
+        with ended_as_interrupt():
+            loop(options.folder, options.calibrate)
     except KeyboardInterrupt:
         print("demo-loop: interrupted", file=sys.stderr)
         return 130

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from examples.demo_loop import LENGTH, compare, make_plan, serving
+from examples.demo_loop import LENGTH, MARKER, compare, loop, make_plan, make_room, serving
 
 from tests.serve.client import PATIENCE_S
 
@@ -18,6 +18,24 @@ from tests.serve.client import PATIENCE_S
 def test_the_plan_is_the_same_each_time_and_fits() -> None:
     assert make_plan().content_sha256 == make_plan().content_sha256
     assert make_plan().longest_context_tokens <= LENGTH
+
+
+def test_only_its_own_folder_is_removed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("all of it")
+    with pytest.raises(SystemExit, match="mine: holds something else already; give a new folder"):
+        loop(mine, "cpu")
+    with pytest.raises(SystemExit, match=r"thesis\.txt: a file; give a folder"):
+        make_room(mine / "thesis.txt")
+    assert (mine / "thesis.txt").read_text() == "all of it"
+    # a new or an empty folder, and then the same again
+    made = tmp_path / "made"
+    made.mkdir()
+    make_room(made)
+    (made / "profile.toml").write_text("old")
+    make_room(made)
+    assert [path.name for path in made.iterdir()] == [MARKER]
 
 
 def test_predicted_stands_beside_measured_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,9 +83,10 @@ def test_the_server_ends_with_a_failure(tiny: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_loop_and_its_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_ends_the_loop_and_its_server(number: signal.Signals, tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "demo_loop.py"
-    loop = subprocess.Popen(
+    running = subprocess.Popen(
         [sys.executable, script, "out"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     events = tmp_path / "out" / "events.jsonl"
@@ -77,8 +96,8 @@ def test_ctrl_c_ends_the_loop_and_its_server(tmp_path: Path) -> None:
         time.sleep(0.05)
     pid = int(events.read_text().split('"pid": ')[1].split(",")[0].rstrip("}"))
     assert alive(pid)
-    loop.send_signal(signal.SIGINT)
-    _, stderr = loop.communicate(timeout=PATIENCE_S)
-    assert loop.returncode == 130
+    running.send_signal(number)
+    _, stderr = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 130
     assert b"interrupted" in stderr
     assert not alive(pid)

@@ -45,7 +45,13 @@ async def fails_once(exchange: Exchange) -> None:
         await exchange.answer()
 
 
-BEHAVIOURS = {"hold": until_released, "dies": dies, "hangs": hangs, "fails-once": fails_once}
+BEHAVIOURS = {
+    "hold": until_released,
+    "deaf-hold": until_released,
+    "dies": dies,
+    "hangs": hangs,
+    "fails-once": fails_once,
+}
 
 
 def main() -> None:
@@ -60,6 +66,8 @@ def main() -> None:
         # a worker of the same group
         worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         Path("worker.txt").write_text(str(worker.pid))
+    if mode == "deaf-hold":
+        signal.signal(signal.SIGTERM, lambda number, frame: Path(f"asked-to-end-{SETTING}").touch())
     stub = Stub(metrics=b'vllm:prompt_tokens_total{model_name="m"} 3.0\n')
     if mode in BEHAVIOURS:
         stub.behave = BEHAVIOURS[mode]

@@ -41,6 +41,18 @@ def test_any_split_of_the_bytes_gives_the_same_answer(cuts: list[int]) -> None:
     assert answer.token_times_s == sorted(answer.token_times_s)
 
 
+@given(st.lists(st.integers(0, 3 * len(WHOLE)), max_size=8), st.booleans())
+def test_events_are_lines_of_data_whatever_the_line_breaks(cuts: list[int], crlf: bool) -> None:
+    content = b": keep-alive\n\n" + WHOLE.replace(b"\n\n", b"\n\n: keep-alive\n\n: keep-alive\n\n")
+    content = content.replace(b"\n", b"\r\n") if crlf else content
+    answer = Answer()
+    for begin, end in pairwise([0, *sorted(cuts), len(content)]):
+        answer.feed(content[begin:end], 0.0)
+    assert (answer.events, answer.ended) == (5, True)
+    answer.close()
+    assert (answer.token_ids, answer.error, answer.output_tokens) == ([1, 2, 3], None, 3)
+
+
 def test_pieces_without_ids_count_but_not_an_empty_last_one() -> None:
     answer = Answer()
     answer.feed(stream(piece(" a"), piece(""), piece("", reason="stop"), b"[DONE]"), 1.0)

@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import slotgrid as sg
@@ -18,8 +20,11 @@ from slotgrid import files
 from slotgrid.cli.main import run
 from slotgrid.errors import InputError, RunError
 from slotgrid.measure.arms import ConditionResult, load_arms, measure_arms
+from slotgrid.measure.command import run_command
+from slotgrid.measure.options import WindowRule
 from slotgrid.measure.server_process import ServerProcess, end_leftover
 from slotgrid.measure.validity import problems
+from slotgrid.run import save_run
 from tests.conftest import ROOT, Command, assert_one_line_error
 from tests.measure.stub import PATIENCE_S
 from tests.measure.test_replay import chain, plan_of, rows_of
@@ -112,11 +117,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("mode", FAULTS)
 def test_a_failing_server_is_named_run_once_more_and_the_rest_goes_on(mode: str, tmp_path: Path) -> None:
-    options = 'ready_timeout = "300ms"' if mode == "deaf" else ""
-    results = measure(tmp_path, {"BAD": mode, "GOOD": "ok"}, top='silence = "300ms"', each=options)
+    file = write_arms(tmp_path, {"BAD": mode, "GOOD": "ok"}, top='silence = "300ms"')
+    if mode == "deaf":
+        # a limit of this arm alone
+        file.write_text(file.read_text().replace('name = "BAD"', 'name = "BAD"\nready_timeout = "300ms"'))
+    results = measure_arms(arms=load_arms(file), output=tmp_path / "out")
     by_arm = {result.arm: result for result in results}
     bad = by_arm["BAD"]
-    assert by_arm["GOOD"].valid or mode == "deaf"
+    assert by_arm["GOOD"].valid
     assert (bad.valid, bad.attempts) == (False, 2)
     assert any(reason.startswith(FAULTS[mode].replace("{port}", str(bad.port))) for reason in bad.reasons)
     first = tmp_path / "out" / "BAD" / "r0.invalid-1"
@@ -155,6 +163,105 @@ def test_what_cannot_be_started_or_compiled_is_named(tmp_path: Path) -> None:
     assert by_arm["B"].reasons == ("compile failed with exit code 1: ",)
     assert by_arm["B"].attempts == 0
     assert "B: compiling" in notes
+
+
+def test_commands_that_hang_are_ended_and_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    file = write_arms(tmp_path, {"GOOD": "ok", "STOP": "ok", "COMPILE": "ok"})
+    text = file.read_text()
+    for name, keys in (
+        ("STOP", 'stop = "sleep 1000"\nstop_timeout = "100ms"'),
+        ("COMPILE", 'compile = "sleep 1000"\ncompile_timeout = "100ms"'),
+    ):
+        text = text.replace(f'name = "{name}"', f'name = "{name}"\n{keys}')
+    file.write_text(text)
+    by_arm = {result.arm: result for result in measure_arms(arms=load_arms(file), output=tmp_path / "out")}
+    assert by_arm["GOOD"].valid
+    assert by_arm["STOP"].reasons == ("stop: sleep took longer than 0.1 s and was ended",)
+    assert by_arm["COMPILE"].reasons == ("compile: sleep took longer than 0.1 s and was ended",)
+    assert not any(alive(int(entry[0])) for entry in starts(tmp_path))
+
+
+def test_versions_that_hang_make_the_condition_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotgrid.measure.arms.VERSIONS_TIMEOUT_S", 0.1)
+    (result,) = measure(tmp_path, {"A": "ok"}, each='versions = "sleep 1000"')
+    assert result.reasons == ("versions: sleep took longer than 0.1 s and was ended",)
+    assert not (tmp_path / "starts.txt").exists()
+
+
+def test_a_command_that_hangs_is_ended_with_its_group(tmp_path: Path) -> None:
+    log, timeout_s = tmp_path / "log", 0.1
+    # until it came far enough to have a child
+    while not log.exists() or not log.read_text():
+        with pytest.raises(RunError, match=r"^what: sh took longer than"):
+            run_command(
+                ["sh", "-c", "sleep 1000 & echo $!; wait"],
+                what="what",
+                cwd=tmp_path,
+                env={},
+                log=log,
+                timeout_s=timeout_s,
+            )
+        timeout_s *= 2
+    deadline = time.monotonic() + PATIENCE_S
+    while alive(int(log.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not (tmp_path / "command.json").exists()
+
+
+def test_the_stop_command_runs_also_for_a_server_that_was_never_ready(tmp_path: Path) -> None:
+    (result,) = measure(tmp_path, {"A": "deaf"}, each='ready_timeout = "100ms"\nstop = ["touch", "{run_dir}/told"]')
+    assert result.reasons[0].startswith("the server was not ready within 0.1 s")
+    assert (tmp_path / "out" / "A" / "r0" / "told").exists()
+    assert (tmp_path / "out" / "A" / "r0.invalid-1" / "told").exists()
+
+
+def test_a_window_without_a_cycle_takes_that_of_each_plan(tmp_path: Path) -> None:
+    file = write_arms(tmp_path, {"A": "ok"}, plans=2, top='[replay]\nwindow = "100ms"')
+    turns = [chain((10, 1, 0.02), (5, 1, 0.0))] * 60
+    for r, gap_s in enumerate((0.02, 0.05)):
+        plan = plan_of(turns, turns, starts=(0.0, gap_s))
+        sg.InputPlan(f"p{r}", plan.clients).save(tmp_path / f"plan{r}.json")
+    results = measure_arms(arms=load_arms(file), output=tmp_path / "out")
+    assert [result.reasons for result in results] == [(), ()]
+    index = json.loads((tmp_path / "out" / "measure.json").read_text())
+    assert [plan["cycle_s"] for plan in index["plans"]] == [0.04, 0.1]
+    for result, cycle_s in zip(results, (0.04, 0.1), strict=True):
+        details = json.loads((Path(result.folder) / "run.json").read_text())["details"]
+        assert details["window"]["cycle_s"] == details["options"]["window"]["cycle_s"] == cycle_s
+        assert details["window"]["start_s"] >= 3 * cycle_s
+    check_window_problems(Path(results[0].folder), sg.load_plan(tmp_path / "plan0.json"))
+    plan = sg.InputPlan("p", plan_of(turns, turns, turns, starts=(0.0, 0.1, 0.5)).clients)
+    plan.save(tmp_path / "plan1.json")
+    with pytest.raises(InputError, match=r"plan1\.json: .*clients do not start evenly spaced; give the cycle"):
+        load_arms(file)
+
+
+def check_window_problems(folder: Path, plan: sg.InputPlan) -> None:
+    """Every message about a window, on a valid run that is changed."""
+    saved = sg.load_run(folder)
+    table, window = saved.requests, saved.details["window"]
+
+    def found(requests: pl.DataFrame = table, **changes: Any) -> list[str]:
+        save_run(replace(saved, requests=requests, details={**saved.details, **changes}), folder)
+        return problems(folder, plan=plan, window=WindowRule(None, 0.1))
+
+    assert found() == []
+    start_s, end_s = window["start_s"], window["end_s"]
+    assert saved.details["last_sent_s"] == table["arrival_s"].max()
+    assert found(stopped_by="plan") == ["stopped by plan, not by its window"]
+    (began,) = found(window={**window, "start_s": start_s - 1e-5})
+    assert began.startswith("the window began at")
+    assert began.endswith(f"its requests give {start_s:.6f} s")
+    late_s = end_s + 1e-3
+    assert found(last_sent_s=late_s) == [f"a request was sent at {late_s:.6f} s, after the end of the window"]
+    assert found(window={**window, "end_s": start_s}, last_sent_s=0.0) == ["no request was sent in the window"]
+    inside = table["arrival_s"].is_between(start_s, end_s, closed="left")
+    unknown = table.with_columns(pl.when(inside).then(None).otherwise(pl.col("prompt_tokens")).alias("prompt_tokens"))
+    assert found(unknown) == [f"{inside.sum()} evaluated requests have no prompt length"]
+    (short,) = found(table.filter(pl.col("session") < 60))
+    assert "two turns" in short
+    assert found() == []
 
 
 def test_a_server_that_ignores_term_is_killed_with_its_workers(tmp_path: Path) -> None:
@@ -221,7 +328,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_measurement_goes_on_where_it_was(number: signal.Signals, tmp_path: Path) -> None:
     file = write_arms(tmp_path, {"A": "hold", "B": "hold"})
     first, second = load_arms(file).order[0]
@@ -248,6 +355,51 @@ def test_a_stopped_measurement_goes_on_where_it_was(number: signal.Signals, tmp_
     assert (tmp_path / "out" / second / "r0.interrupted-1" / "requests.jsonl").exists()
     # an interruption is not a run that failed
     assert results[1].attempts == 1
+
+
+def test_a_second_ctrl_c_does_not_leave_a_server_that_ignores_term(tmp_path: Path) -> None:
+    write_arms(tmp_path, {"A": "deaf-hold"}, each='stop_timeout = "1000s"\nstop = ["touch", "{run_dir}/told"]')
+    process = start_measuring(tmp_path)
+    wait_for(tmp_path / "holding-A-0", process)
+    process.send_signal(signal.SIGINT)
+    # its server was asked to end and does not want to
+    wait_for(tmp_path / "asked-to-end-A-0", process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    ((pid, *_),) = starts(tmp_path)
+    assert not alive(int(pid))
+    # an interruption does not skip the arm's own way to stop it either
+    assert (tmp_path / "out" / "A" / "r0" / "told").exists()
+
+
+def test_a_compilation_that_was_left_behind_is_ended_before_another_begins(tmp_path: Path) -> None:
+    (tmp_path / "compile.py").write_text(
+        "import os, pathlib, signal\n"
+        "if pathlib.Path('go').exists():\n"
+        "    pathlib.Path('made').mkdir()\n"
+        "else:\n"
+        "    pathlib.Path('pid.part').write_text(str(os.getpid()))\n"
+        "    os.rename('pid.part', 'pid')\n"
+        "    signal.pause()\n"
+    )
+    each = f'artifact = "made"\ncompile = {json.dumps([sys.executable, "compile.py"])}'
+    write_arms(tmp_path, {"A": "ok"}, each=each)
+    process = start_measuring(tmp_path)
+    wait_for(tmp_path / "pid", process)
+    wait_for(tmp_path / "out" / "A" / "command.json", process)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    (tmp_path / "go").touch()
+    notes: list[str] = []
+    (result,) = measure_arms(arms=load_arms(tmp_path / "arms.toml"), output=tmp_path / "out", note=notes.append)
+    assert notes == [f"ended the command {pid} that an earlier run left behind", "A: compiling"]
+    assert result.valid
+    assert not alive(pid)
+    assert not (tmp_path / "out" / "A" / "command.json").exists()
 
 
 # --- the command line and bad input ----------------------------------------------------------------------

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import slotgrid as sg
+from slotgrid.cli.main import run as command
 from slotgrid.measure.inprocess import CpuClock, drive, replay_in_process
 from slotgrid.profile.stack_profile import profile_from_toml
 from slotgrid.run.readers.event_log import run_from_events
@@ -212,6 +213,21 @@ def test_refused(artifact: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(sg.InputError, match="cannot write"):
         replay(small, artifact, tmp_path / "file" / "r")
+
+
+def test_a_dry_run_checks_the_length_of_the_artifact(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longest = load_artifact(artifact).max_seq_len
+    for tokens, code in ((longest - 1, 0), (longest, 2)):
+        sg.InputPlan.from_turns([[(tokens, 1, 0.0)]], plan_id="p").save(tmp_path / "plan.json")
+        arguments = ["replay", str(tmp_path / "plan.json"), "--dry-run", "--artifact", str(artifact)]
+        assert command(arguments) == code
+        captured = capsys.readouterr()
+        assert (f"exceed the compiled length of the artifact, {longest}" in captured.err) is (code == 2)
+        assert (captured.out == "") is (code == 2)
+    assert command([*arguments[:-1], str(tmp_path)]) == 2
+    assert "not an artifact" in capsys.readouterr().err
 
 
 def test_the_clock_stands_still_between_steps() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.errors import InputError, RunError
+from slotgrid.measure.clients import Status
 from slotgrid.measure.options import ReplayOptions, WindowRule
-from slotgrid.measure.prompts import TokenRange, segment
+from slotgrid.measure.prompts import TextConversation, TokenRange, segment
 from slotgrid.measure.replay import replay_over_http, server_traits
 from slotgrid.measure.traits import ServerTraits
 from slotgrid.run.steady import find_window
@@ -86,12 +87,47 @@ def test_the_same_plan_sends_the_same_prompts_and_shares_prefixes() -> None:
     session = sg.Session("a", (sg.Turn(50, 1, 0.0), sg.Turn(9, 1)), "system", 20)
     other = sg.Session("b", (sg.Turn(60, 1),), "system", 20)
     tokens = TokenRange(300, 400)
-    first, second = segment("p", session, 0, 0, tokens), segment("p", other, 1, 0, tokens)
-    assert first == segment("p", session, 0, 0, tokens)
-    assert (len(first), len(second), first[:20] == second[:20], first[20:] == second[20:50]) == (50, 60, True, False)
+    (shared, first), (again, second) = segment("p", session, 0, 0, tokens), segment("p", other, 1, 0, tokens)
+    assert (shared, first) == segment("p", session, 0, 0, tokens)
+    assert (len(shared), len(first), len(second), shared == again) == (20, 30, 40, True)
+    assert first != second[:30]
     assert segment("q", session, 0, 1, tokens) != segment("p", session, 0, 1, tokens)
-    assert min(first) >= 300
-    assert max(first) < 400
+    assert segment("p", session, 0, 1, tokens)[0] == []
+    assert min(shared + first) >= 300
+    assert max(shared + first) < 400
+
+
+@pytest.mark.parametrize("words_per_token", [48 / 49, 0.2, 0.01])
+def test_a_shared_prefix_as_words_leaves_sessions_their_own_words(words_per_token: float) -> None:
+    session = sg.Session("a", (sg.Turn(1010, 1),), "system", 1000)
+    prompts, prefixes = [], []
+    for index in range(3):
+        prefix, own = segment("p", session, index, 0, TokenRange(0, 1 << 16))
+        talk = TextConversation(words_per_token)
+        talk.append(prefix)
+        prefixes.append(talk.json())
+        talk.append(own)
+        prompts.append(json.loads(talk.json()))
+        assert talk.planned_tokens == 1010
+        expected = max(1, round(1000 * words_per_token)) + max(1, round(10 * words_per_token))
+        assert len(prompts[-1].split()) == expected
+        assert prompts[-1].startswith(json.loads(prefixes[-1]))
+    assert len(set(prefixes)) == 1
+    assert len(set(prompts)) == 3
+
+
+def test_only_clients_between_two_requests_are_waiting() -> None:
+    # one has had an answer and waits for its tool, one has not begun
+    plan = plan_of([chain((10, 1, 3600.0), (5, 1, 0.0))], [chain((10, 1, 0.0))], starts=(0.0, 3600.0))
+    seen: list[Status] = []
+
+    def enough() -> str | None:
+        return "enough" if seen and seen[-1].done else None
+
+    with serving(Stub()) as stub:
+        replay_over_http(plan=plan, base_url=stub.url, traits=TRAITS, options=QUICK, progress=seen.append, watch=enough)
+    at_the_end = next(status for status in seen if status.done)
+    assert (at_the_end.active, at_the_end.waiting, at_the_end.done, at_the_end.total) == (0, 1, 1, 3)
 
 
 def test_a_server_is_asked_once_what_it_can_do() -> None:

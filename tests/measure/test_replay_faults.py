@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from slotgrid.cli.main import run
 from slotgrid.measure.http import Endpoint, retry_after
 from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import replay_over_http
+from slotgrid.measure.traits import ServerTraits
 from tests.conftest import DATA, Command
 from tests.measure.stub import PATIENCE_S, Exchange, Stub, serving
 from tests.measure.test_replay import TRAITS, chain, plan_of, rows_of
@@ -168,6 +170,20 @@ def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path:
     assert run.requests.height == 0
 
 
+def test_the_last_request_was_sent_when_its_last_attempt_was() -> None:
+    attempts = 0
+
+    async def busy_at_last(exchange: Exchange) -> None:
+        nonlocal attempts
+        attempts += exchange.index >= 3
+        await (exchange.reply(503) if 0 < attempts < 3 else exchange.answer())
+
+    with serving(Stub(behave=busy_at_last)) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert (run.details["retries"], run.details["stopped_by"]) == (2, "plan")
+    assert run.details["last_sent_s"] == run.requests["arrival_s"].to_list()[-1]
+
+
 def test_retry_after_is_seconds_or_a_date() -> None:
     now = 1_800_000_000.0
     assert retry_after("7", now) == 7.0
@@ -277,6 +293,46 @@ def start(folder: Path, url: str, plan: sg.InputPlan, before: str = "pass") -> s
     )
 
 
+async def keep_alive(exchange: Exchange) -> None:
+    await exchange.begin()
+    for number in range(exchange.body["max_tokens"]):
+        for _ in range(10):
+            await exchange.send(b"e\r\n: keep-alive\n\n\r\n")
+        await exchange.token(number, last=number == exchange.body["max_tokens"] - 1)
+    await exchange.end(exchange.body["max_tokens"])
+
+
+async def two_pieces_a_token(exchange: Exchange) -> None:
+    await exchange.begin()
+    for number in range(exchange.body["max_tokens"] + 3):
+        await exchange.token(number, ids=False)
+    await exchange.end(exchange.body["max_tokens"])
+
+
+async def empty_events(exchange: Exchange) -> None:
+    await exchange.begin()
+    await exchange.token(0)
+    while True:
+        await exchange.event({"id": "x", "choices": []})
+
+
+AS_TEXT = replace(TRAITS, returns_ids=False)
+
+
+@pytest.mark.parametrize(("behave", "traits"), [(keep_alive, TRAITS), (two_pieces_a_token, AS_TEXT)])
+def test_comments_and_pieces_are_no_tokens_too_many(behave: Any, traits: ServerTraits) -> None:
+    with serving(Stub(behave=behave)) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=traits, options=QUICK)
+    assert (run.details["invalid_reasons"], run.requests["output_tokens"].to_list()) == ([], [4] * 4)
+
+
+def test_a_stream_of_empty_events_is_cut_and_says_so() -> None:
+    with serving(Stub(behave=first_only(empty_events))) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert run.details["failures"] == {"more events than an answer has": 1}
+    assert any("with 1 of 4 tokens" in reason for reason in run.details["invalid_reasons"])
+
+
 class Hold:
     """Answers the first ``count`` requests and leaves the next one open; ``reached`` is set then."""
 
@@ -294,7 +350,7 @@ class Hold:
         await asyncio.sleep(PATIENCE_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_keeps_what_it_has_and_says_why(number: signal.Signals, tmp_path: Path) -> None:
     hold = Hold(2)
     with serving(Stub(behave=hold)) as stub:

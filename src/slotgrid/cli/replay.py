@@ -70,6 +70,10 @@ def replay(
     plan = load_plan(path)
     rule = _window(plan, cycle, warmup, window)
     if dry_run:
+        if artifact is not None:
+            from slotgrid.serve.artifact import load_artifact
+
+            plan.check_context(load_artifact(artifact).max_seq_len, "the compiled length of the artifact,")
         _dry_run(plan, rule, as_json)
         return
     if output is None:
@@ -121,11 +125,7 @@ def _window(plan: InputPlan, cycle: str | None, warmup: str | None, window: str 
     )
     if evaluation_s is None:
         return None
-    if cycle_s is None:
-        cycle_s = plan.cycle_s if warmup_s is None else 0.0
-    rule = WindowRule(cycle_s, evaluation_s, warmup_s)
-    rule.check(plan)
-    return rule
+    return WindowRule(cycle_s, evaluation_s, warmup_s).of(plan)
 
 
 def _in_process(
@@ -140,12 +140,13 @@ def _in_process(
 ) -> Run:
     from slotgrid.errors import InputError
     from slotgrid.measure.inprocess import replay_in_process
+    from slotgrid.measure.interrupts import ended_as_interrupt
     from slotgrid.serve.require import require
 
     if clock != "cpu":
         raise InputError(f"--clock: {clock!r}; allowed: cpu")
     require("slotgrid replay --artifact", "jax")
-    with progress_bar("replay", "requests") as progress:
+    with ended_as_interrupt(), progress_bar("replay", "requests") as progress:
         return replay_in_process(
             plan=plan,
             artifact=artifact,
@@ -159,10 +160,11 @@ def _in_process(
 
 
 def _over_http(plan: InputPlan, endpoint: Any, output: Path, options: Any) -> Run:
+    from slotgrid.measure.interrupts import ended_as_interrupt
     from slotgrid.measure.replay import replay_over_http
     from slotgrid.report.live import replay_display
 
-    with replay_display() as progress:
+    with ended_as_interrupt(), replay_display() as progress:
         return replay_over_http(plan=plan, base_url=endpoint, output=output, options=options, progress=progress)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 # a server error is shown in one line of a report
 _LONGEST_ERROR = 200
 _MARKS = (b"\ndata: [DONE]", b"\ndata:[DONE]")
+# the same with every kind of line break; comments (keep-alive) are no events
+_EVENT = b"\ndata:"
 _MARK_BYTES = max(map(len, _MARKS))
 
 
@@ -20,7 +22,7 @@ class Answer:
     While it arrives bytes are only kept, with their times, so that hundreds of streams can share one core; everything
     but ``ended`` and ``events`` is known after :meth:`close`.
 
-    ended: the end mark was seen. events: how many came, about: a token each, and one or two at the end.
+    ended: the end mark was seen. events: lines of data that came: a token each, and one or two at the end.
     token_times_s: when each token arrived; where the server does not tell token ids, when each piece of text did.
     token_ids: None when the server did not tell them. usage: the server's, or None.
     """
@@ -42,8 +44,9 @@ class Answer:
     def feed(self, data: bytes, at_s: float) -> None:
         """Keep bytes of a server-sent event stream that arrived at ``at_s``."""
         self._pieces.append((at_s, data))
-        self.events += data.count(b"\n\n")
         seen = self._tail + data
+        # what the tail alone held was counted before
+        self.events += seen.count(_EVENT) - self._tail.count(_EVENT)
         if any(mark in seen for mark in _MARKS):
             self.ended = True
         self._tail = seen[-_MARK_BYTES:]

@@ -31,7 +31,8 @@ class Arm:
 
     start: the server, in the foreground. compile: run once before everything, makes ``artifact``. stop: run before
     the server is ended by signal. versions: its output is kept. env: added to the environment. ready: path (or whole
-    address) that answers 200 when the server is ready. base_url: where it listens.
+    address) that answers 200 when the server is ready. base_url: where it listens. stop_timeout_s: for the stop
+    command, and from TERM to KILL. compile_timeout_s: a compilation that takes longer has failed.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Arm:
     ready: str = "/health"
     ready_timeout_s: float = 600.0
     stop_timeout_s: float = 30.0
+    compile_timeout_s: float = 6 * 3600.0
     base_url: str = "http://127.0.0.1:{port}"
 
     def __post_init__(self) -> None:
@@ -140,7 +142,10 @@ def load_arms(path: str | Path, *, plans: Sequence[Path] | None = None) -> Arms:
     for plan in chosen:
         read = load_plan(plan)
         if made.options.window is not None:
-            made.options.window.check(read)
+            try:
+                made.options.window.of(read)
+            except InputError as error:
+                raise InputError(f"{file}: {plan}: {error}") from None
     return made
 
 
@@ -160,6 +165,7 @@ def _arm(table: Table) -> Arm:
             ready=table.text("ready", "/health"),
             ready_timeout_s=_seconds(table, "ready_timeout", 600.0),
             stop_timeout_s=_seconds(table, "stop_timeout", 30.0),
+            compile_timeout_s=_seconds(table, "compile_timeout", Arm.compile_timeout_s),
             base_url=table.text("base_url", "http://127.0.0.1:{port}"),
         )
     except InputError as error:
@@ -176,7 +182,9 @@ def _options(table: Table) -> ReplayOptions:
     window = None
     if replay.has("window"):
         warmup_s = _seconds(replay, "warmup", 0.0) if replay.has("warmup") else None
-        window = WindowRule(_seconds(replay, "cycle", 0.0), _seconds(replay, "window", 0.0), warmup_s)
+        # without one each plan has its own
+        cycle_s = _seconds(replay, "cycle", 0.0) if replay.has("cycle") else None
+        window = WindowRule(cycle_s, _seconds(replay, "window", 0.0), warmup_s)
     if replay.has("cycle") and replay.has("warmup"):
         raise InputError(f"{replay.at('cycle')}: belongs to the rule that finds the warm-up; give it or warmup")
     for key in ("cycle", "warmup"):

@@ -7,17 +7,13 @@ that was stopped at any moment goes on from there.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
 import platform
 import shutil
-import signal
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +23,9 @@ from slotgrid._version import __version__
 from slotgrid.errors import InputError, RunError, SlotgridError
 from slotgrid.measure.arm_file import Arm, Arms, fill, hash_file, load_arms
 from slotgrid.measure.clients import Status
+from slotgrid.measure.command import run_command
 from slotgrid.measure.http import Endpoint
+from slotgrid.measure.interrupts import ENDING, ended_as_interrupt
 from slotgrid.measure.replay import invalid_reasons, replay_over_http
 from slotgrid.measure.server_process import ServerProcess, end_leftover, free_port, last_line
 from slotgrid.measure.validity import problems
@@ -44,6 +42,8 @@ MOST_ATTEMPTS = 2
 API_KEY = "SLOTGRID_API_KEY"
 # of an artifact: what says how it was compiled
 _DESCRIPTIONS = ("rbln_config.json", "artifact.json")
+# listing packages is quick; what takes longer hangs
+VERSIONS_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def measure_arms(
 
     Finished conditions of an earlier call with the same arms and plans are read, not repeated; a condition that is
     not valid is run once more at most. A server that fails makes its condition invalid and the rest goes on.
-    Raises InputError when ``output`` belongs to another measurement, KeyboardInterrupt after SIGINT or SIGTERM (the
-    server it started has ended then).
+    Raises InputError when ``output`` belongs to another measurement, KeyboardInterrupt after SIGINT, SIGTERM or
+    SIGHUP (the server it started has ended then).
     """
     tell = note or (lambda _: None)
     target = Path(output)
@@ -109,7 +109,14 @@ def measure_arms(
     _claim(target, arms, hashes)
     conditions = [(name, r, place) for r, names in enumerate(arms.order) for place, name in enumerate(names)]
     results = []
-    with _terminated_as_interrupt():
+    with ended_as_interrupt():
+        # before anything is compiled: what an earlier call left running takes the machine, and the device
+        places = [(arm, target / arm.name) for arm in arms.arms]
+        places += [(arms.arm(name), target / name / f"r{replicate}") for name, replicate, _ in conditions]
+        for arm, folder in places:
+            left = end_leftover(folder, arm.stop_timeout_s)
+            if left is not None:
+                tell(left)
         broken = {arm.name: _compiled(arm, arms.folder, target / arm.name, tell) for arm in arms.arms}
         for number, (name, replicate, place) in enumerate(conditions):
 
@@ -131,7 +138,7 @@ def _claim(target: Path, arms: Arms, hashes: list[tuple[str, str]]) -> None:
         "seed": arms.seed,
         "order": arms.order,
         "plans": [
-            {"file": str(path), "sha256": content, "file_sha256": whole}
+            {"file": str(path), "sha256": content, "file_sha256": whole, "cycle_s": _cycle_s(arms, path)}
             for path, (content, whole) in zip(arms.plans, hashes, strict=True)
         ],
         "arms": [arm.to_dict() for arm in arms.arms],
@@ -158,6 +165,12 @@ def _claim(target: Path, arms: Arms, hashes: list[tuple[str, str]]) -> None:
             raise InputError(f"{target}: belongs to another measurement (other {key}); give a new directory")
 
 
+def _cycle_s(arms: Arms, path: Path) -> float | None:
+    """Of a plan's window; None without one."""
+    window = arms.options.window
+    return None if window is None else window.of(load_plan(path)).cycle_s
+
+
 def _compiled(arm: Arm, folder: Path, target: Path, note: Callable[[str], None]) -> str | None:
     """Run an arm's compile command unless it was done before; what went wrong, or None."""
     if arm.compile is None:
@@ -173,10 +186,11 @@ def _compiled(arm: Arm, folder: Path, target: Path, note: Callable[[str], None])
     target.mkdir(parents=True, exist_ok=True)
     log = target / "compile.log"
     try:
-        with open(log, "wb") as stream:
-            code = _call(command, folder, _env(arm, values), stream)
-    except OSError as error:
-        return f"compile: {command[0]}: {error.strerror or error}"
+        code = run_command(
+            command, what="compile", cwd=folder, env=_env(arm, values), log=log, timeout_s=arm.compile_timeout_s
+        )
+    except RunError as error:
+        return str(error)
     _write(
         path,
         {
@@ -189,26 +203,6 @@ def _compiled(arm: Arm, folder: Path, target: Path, note: Callable[[str], None])
         },
     )
     return None if code == 0 else f"compile failed with exit code {code}: {last_line(log)}"
-
-
-def _call(command: list[str], cwd: Path, env: Mapping[str, str], stream: Any) -> int:
-    """A command that ends by itself, in its own process group, ended with it when this process is interrupted."""
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=stream,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        return process.wait()
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
 
 
 def _env(arm: Arm, values: Mapping[str, str]) -> dict[str, str]:
@@ -252,9 +246,6 @@ class _Condition:
                 self._note(f"{self._arm.name} r{self._replicate}: not valid ({found.reasons[0]}); once more")
                 self._folder.rename(self._aside("invalid"))
             elif self._folder.exists():
-                left = end_leftover(self._folder, self._arm.stop_timeout_s)
-                if left is not None:
-                    self._note(left)
                 self._folder.rename(self._aside("interrupted"))
             result = self._attempt(1 + len(self._others("invalid")))
             _write(self._folder / CONDITION, result.to_dict())
@@ -288,6 +279,7 @@ class _Condition:
         reasons: list[str] = []
         facts: dict[str, Any] = {"started_at": started, "host": platform.node()}
         server: ServerProcess | None = None
+        values: dict[str, str] = {}
         try:
             plan = load_plan(arms.plans[self._replicate])
             if (plan.content_sha256, hash_file(arms.plans[self._replicate])) != self._hashes:
@@ -322,16 +314,11 @@ class _Condition:
                 watch=server.death,
             )
             reasons += _interrupted(invalid_reasons(run))
-            self._report("ending the server")
-            self._stop_command(values)
         except SlotgridError as error:
             reasons.append(str(error))
         finally:
             if server is not None:
-                died = server.death()
-                facts["exit_code"], facts["ended"] = server.stop(arm.stop_timeout_s)
-                if died is not None and facts["ended"] == "by itself" and arm.stop is None and not reasons:
-                    reasons.append(died)
+                reasons += self._end(server, values, facts, bool(reasons))
         if not reasons:
             reasons += problems(self._folder, plan=plan, window=arms.options.window)
         return self._result(list(dict.fromkeys(reasons)), attempts=attempt, finished_at=_now(), **facts)
@@ -356,11 +343,14 @@ class _Condition:
             return None
         command = fill(self._arm.versions, values)
         path = self._folder / "versions.txt"
-        try:
-            with open(path, "wb") as stream:
-                code = _call(command, self._arms.folder, _env(self._arm, values), stream)
-        except OSError as error:
-            raise RunError(f"versions: {command[0]}: {error.strerror or error}") from None
+        code = run_command(
+            command,
+            what="versions",
+            cwd=self._arms.folder,
+            env=_env(self._arm, values),
+            log=path,
+            timeout_s=VERSIONS_TIMEOUT_S,
+        )
         text = path.read_text(errors="replace").strip()
         return text if code == 0 else f"exit code {code}: {text}"
 
@@ -373,41 +363,42 @@ class _Condition:
             if path.is_file():
                 shutil.copyfile(path, self._folder / name)
 
+    def _end(self, server: ServerProcess, values: Mapping[str, str], facts: dict[str, Any], failed: bool) -> list[str]:
+        """The stop command, then the signals, whatever happened before; what else makes the condition invalid."""
+        reasons = []
+        try:
+            self._report("ending the server")
+            died = server.death()
+            if died is not None and not failed:
+                reasons.append(died)
+            self._stop_command(values)
+        except SlotgridError as error:
+            reasons.append(str(error))
+        finally:
+            facts["exit_code"], facts["ended"] = server.stop(self._arm.stop_timeout_s)
+        return reasons
+
     def _stop_command(self, values: Mapping[str, str]) -> None:
         if self._arm.stop is None:
             return
         command = fill(self._arm.stop, values)
-        try:
-            with open(self._folder / "stop.txt", "wb") as stream:
-                code = _call(command, self._arms.folder, _env(self._arm, values), stream)
-        except OSError as error:
-            raise RunError(f"stop: {command[0]}: {error.strerror or error}") from None
+        code = run_command(
+            command,
+            what="stop",
+            cwd=self._arms.folder,
+            env=_env(self._arm, values),
+            log=self._folder / "stop.txt",
+            timeout_s=self._arm.stop_timeout_s,
+        )
         if code != 0:
             self._note(f"{self._arm.name} r{self._replicate}: the stop command ended with exit code {code}")
 
 
 def _interrupted(reasons: Sequence[str]) -> Sequence[str]:
     """Raise KeyboardInterrupt for a replay that a signal ended: then the whole measurement ends."""
-    if any(reason in (f"stopped by {name}" for name in ("SIGINT", "SIGTERM")) for reason in reasons):
+    if any(reason in {f"stopped by {number.name}" for number in ENDING} for reason in reasons):
         raise KeyboardInterrupt
     return reasons
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends like ctrl-c, so that no server is left behind. Only the main thread gets signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _write(path: Path, value: Any) -> None:

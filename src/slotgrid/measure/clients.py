@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slotgrid.errors import InputError
@@ -89,7 +89,8 @@ class Clients:
         journal: Journal,
     ) -> None:
         self.plan = plan
-        self.options = options
+        # a window rule has its cycle from here on
+        self.options = options if options.window is None else replace(options, window=options.window.of(plan))
         self.traits = traits
         self.rows: list[dict[str, Any]] = []
         self.late_s: list[float] = []
@@ -100,7 +101,7 @@ class Clients:
         self.retried = 0
         self.window: Window | None = None
         self.stopped_by: str | None = None
-        # when the last request was handed over to be sent
+        # when the headers of the last request left, retries included
         self.last_sent_s = 0.0
         self.exhausted: list[int] = []
         # in a server's log, requests of two replays must not share ids
@@ -112,6 +113,7 @@ class Clients:
         self._first_index = _first_indices(plan)
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight: set[int] = set()
+        self._waiting: set[int] = set()
         self._finish: list[tuple[int, float]] = []
         self._in_a_row = 0
         self._closing = False
@@ -151,7 +153,6 @@ class Clients:
     def status(self) -> Status:
         """Where the run is now."""
         now = time.monotonic() - self._origin
-        left = sum(place.turns_left > 0 for place in self._places)
         done = len(self.rows)
         if self.window is not None:
             eta: float | None = max(0.0, self.window.end_s - now)
@@ -159,7 +160,7 @@ class Clients:
             eta = None if self.options.window is not None else self._eta_s(now)
         return Status(
             active=len(self._in_flight),
-            waiting=max(0, left - len(self._in_flight)),
+            waiting=len(self._waiting),
             done=done,
             total=self.plan.turn_count,
             errors=sum(self.failures.values()),
@@ -201,7 +202,8 @@ class Clients:
         talk = self._conversation()
         place = self._places[c]
         for t, turn in enumerate(session.turns):
-            talk.append(segment(self.plan.plan_id, session, index, t, self.traits.tokens or _ANY_TOKENS))
+            for piece in segment(self.plan.plan_id, session, index, t, self.traits.tokens or _ANY_TOKENS):
+                talk.append(piece)
             body = request_body(
                 talk.json(),
                 model=self.traits.model,
@@ -211,7 +213,13 @@ class Clients:
             )
             if turn.arrival_s is not None:
                 due = max(due, self._origin + turn.arrival_s)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            # before its first request a client waits for nobody
+            if t > 0 or index > self._first_index[c]:
+                self._waiting.add(c)
+            try:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            finally:
+                self._waiting.discard(c)
             if self._over():
                 return None
             name = f"{self.run_tag}s{index}t{t}"
@@ -232,7 +240,6 @@ class Clients:
     async def _request(self, sending: _Sending, body: bytes) -> Outcome:
         """One turn with its retries; its row is written whatever happens."""
         sending.called = time.monotonic()
-        self.last_sent_s = max(self.last_sent_s, self._time(sending.called))
         self._in_flight.add(sending.client)
         outcome = Outcome(Answer(), sending.called)
         try:
@@ -248,6 +255,7 @@ class Clients:
                     headers={"x-request-id": sending.name + retry},
                     outcome=outcome,
                 )
+                self._sent(outcome)
                 if outcome.error is None and self.traits.exact and outcome.answer.token_ids is None:
                     outcome.fail("no token ids", "the answer does not tell the ids of its tokens")
                 if outcome.error is not None and outcome.status not in (None, 200):
@@ -259,6 +267,7 @@ class Clients:
                 if self._over():
                     break
         except asyncio.CancelledError:
+            self._sent(outcome)
             outcome.finished = time.monotonic()
             outcome.fail(GIVEN_UP, str(self.stopped_by))
             self._write(sending, outcome)
@@ -267,6 +276,10 @@ class Clients:
             self._in_flight.discard(sending.client)
         self._write(sending, outcome)
         return outcome
+
+    def _sent(self, outcome: Outcome) -> None:
+        if outcome.sent is not None:
+            self.last_sent_s = max(self.last_sent_s, self._time(outcome.sent))
 
     def _backoff_s(self, outcome: Outcome, attempts: int) -> float:
         asked_s = outcome.retry_after_s
@@ -361,7 +374,7 @@ class Clients:
         import numpy as np
 
         client, finish = zip(*self._finish, strict=True)
-        return warmup_end_s(np.asarray(client), np.asarray(finish, float), len(self.plan.clients), rule.cycle_s)
+        return warmup_end_s(np.asarray(client), np.asarray(finish, float), len(self.plan.clients), rule.cycle_s or 0.0)
 
     def _window_over(self) -> None:
         """Nothing more is sent; answers on their way are waited for."""
@@ -380,7 +393,7 @@ class Clients:
             return
         now_s = time.monotonic() - self._origin
         self.exhausted.append(c)
-        window = self.window or Window(now_s, max(now_s, 3 * rule.cycle_s) + rule.evaluation_s)
+        window = self.window or Window(now_s, max(now_s, 3 * (rule.cycle_s or 0.0)) + rule.evaluation_s)
         lasts = [now_s if i == c else float("inf") for i in range(len(self._places))]
         import numpy as np
 

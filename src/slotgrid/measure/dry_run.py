@@ -52,10 +52,11 @@ def dry_run(plan: InputPlan, window: WindowRule | None = None) -> DryRun:
     if window is None:
         least_s = max(_least_s(client, None) for client in plan.clients)
     else:
+        window = window.of(plan)
         warmup_s = window.warmup_s
         if warmup_s is None:
             two_turns_s = max(_least_s(client, WARMUP_TURNS) for client in plan.clients)
-            warmup_s = max(WARMUP_CYCLES * window.cycle_s, two_turns_s)
+            warmup_s = max(WARMUP_CYCLES * (window.cycle_s or 0.0), two_turns_s)
         least_s = warmup_s + window.evaluation_s
     return DryRun(
         plan_id=plan.plan_id,

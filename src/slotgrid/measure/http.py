@@ -181,8 +181,12 @@ def _judge(outcome: Outcome, max_tokens: int) -> None:
     answer = outcome.answer
     if answer.error is not None:
         outcome.fail("error in the stream", answer.error)
-    elif len(answer.token_times_s) > max_tokens:
+    elif answer.output_tokens > max_tokens:
+        # the server's own count where it was told: a token may come in several pieces
         outcome.fail("longer than asked", f"more than max_tokens {max_tokens} tokens")
+    elif not answer.ended and answer.events > max_tokens + _MORE_EVENTS:
+        detail = f"cut after {answer.events} of them with {answer.output_tokens} of {max_tokens} tokens"
+        outcome.fail("more events than an answer has", detail)
     elif not answer.ended:
         outcome.fail("cut stream", f"the stream ended after {len(answer.token_times_s)} tokens without its end mark")
 

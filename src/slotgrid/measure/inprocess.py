@@ -151,7 +151,8 @@ def drive(
             planned = client.turns[client.next][2]
             if turn == 0:
                 client.context = []
-            client.context += segment(plan.plan_id, sessions[session], session, turn, tokens)
+            prefix, own = segment(plan.plan_id, sessions[session], session, turn, tokens)
+            client.context += prefix + own
             request = Request(
                 id=f"s{session}t{turn}",
                 prompt=tuple(client.context),

@@ -98,12 +98,12 @@ def _warnings(clients: Clients, rows: Sequence[Mapping[str, Any]], lag: ClientLa
     count, tokens = seam_tokens(rows)
     if not clients.traits.exact:
         found.append(
-            f"prompts were sent as text: {count} of {len(rows)} have another length than planned, "
-            f"{tokens} tokens in all (the seam between pieces)"
+            f"prompts were sent as text: {count} of {len(rows)} are longer or shorter than planned, by {tokens} tokens "
+            "in all (the seam between pieces, and words of more or less than one token)"
         )
     elif count:
         found.append(
-            f"{count} of {len(rows)} prompts have another length at the server than sent, {tokens} tokens in all"
+            f"{count} of {len(rows)} prompts are longer or shorter at the server than sent, by {tokens} tokens in all"
         )
     if clients.retried:
         found.append(f"{clients.retried} times a request was sent again ({clients.http_errors} HTTP errors)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slotgrid.errors import InputError
@@ -18,19 +18,33 @@ class WindowRule:
     """Steady load: after the warm-up evaluate ``evaluation_s`` and send nothing after its end.
 
     The warm-up ends when three cycles of ``cycle_s`` have passed and every client has finished two turns, or after
-    ``warmup_s`` where that is given (an open-loop plan needs it). Seconds.
+    ``warmup_s`` where that is given (an open-loop plan needs it). cycle_s None: the plan's own. Seconds.
     """
 
-    cycle_s: float = 0.0
+    cycle_s: float | None = None
     evaluation_s: float = EVALUATION_S
     warmup_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("cycle", self.cycle_s), ("warm-up", self.warmup_s or 0.0), ("window", self.evaluation_s)):
+        for name, value in (
+            ("cycle", self.cycle_s or 0.0),
+            ("warm-up", self.warmup_s or 0.0),
+            ("window", self.evaluation_s),
+        ):
             if not 0 <= value < _LONGEST_S:
                 raise InputError(f"{name}: {value!r} s; allowed: seconds of at least 0")
         if self.evaluation_s == 0:
             raise InputError("window: 0 s; allowed: more than 0")
+
+    def of(self, plan: InputPlan) -> WindowRule:
+        """The rule with the cycle of this plan where none was given (0 with a fixed warm-up, which needs none).
+
+        Raises InputError when the rule cannot end the warm-up of this plan, or its clients start unevenly.
+        """
+        self.check(plan)
+        if self.cycle_s is not None:
+            return self
+        return replace(self, cycle_s=plan.cycle_s if self.warmup_s is None else 0.0)
 
     def check(self, plan: InputPlan) -> None:
         """Raise InputError when the rule cannot end the warm-up of this plan."""

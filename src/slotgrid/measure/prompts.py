@@ -34,12 +34,15 @@ class TokenRange:
     high: int
 
 
-def segment(plan_id: str, session: Session, session_index: int, turn: int, tokens: TokenRange) -> list[int]:
-    """The ``new_tokens`` token ids a turn appends; a shared prefix of the first turn is the same in every session."""
+def segment(
+    plan_id: str, session: Session, session_index: int, turn: int, tokens: TokenRange
+) -> tuple[list[int], list[int]]:
+    """The ``new_tokens`` token ids a turn appends, as (prefix, own): a shared prefix of the first turn is the same in
+    every session, the rest is the session's own. Either may be empty."""
     count = session.turns[turn].new_tokens
     shared = session.prefix_tokens if turn == 0 else 0
     own = _draw(f"{plan_id}:{session_index}:{turn}", count - shared, tokens)
-    return own if not shared else _draw(f"prefix:{session.prefix_id}", shared, tokens) + own
+    return _draw(f"prefix:{session.prefix_id}", shared, tokens) if shared else [], own
 
 
 def _draw(seed: str, count: int, tokens: TokenRange) -> list[int]:
@@ -55,7 +58,7 @@ class Conversation(Protocol):
     planned_tokens: int
 
     def append(self, ids: Sequence[int]) -> None:
-        """The plan's new tokens of a turn."""
+        """New tokens of the plan. Pieces that other sessions do and do not share are appended one by one."""
         ...
 
     def answered(self, text: str, ids: Sequence[int] | None, count: int) -> None:
@@ -99,6 +102,9 @@ class TextConversation:
         self.planned_tokens = 0
 
     def append(self, ids: Sequence[int]) -> None:
+        if not ids:
+            return
+        # each piece is scaled by itself: a cut across pieces would drop what tells sessions apart
         self._parts.append(words(ids[: max(1, round(len(ids) * self._words_per_token))]))
         self.planned_tokens += len(ids)
 

@@ -22,6 +22,7 @@ from slotgrid._version import __version__
 from slotgrid.errors import InputError, RunError
 from slotgrid.measure.clients import Clients, Status
 from slotgrid.measure.http import Endpoint, get_text
+from slotgrid.measure.interrupts import ENDING
 from slotgrid.measure.journal import Journal
 from slotgrid.measure.lag import LoopClock, client_lag
 from slotgrid.measure.measured import measured_run
@@ -31,7 +32,6 @@ from slotgrid.plan import InputPlan
 from slotgrid.run import Run, save_run
 
 ROWS = "requests.jsonl"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # how often the run looks after itself: progress, the server's process, its own lag
 _LOOK_S = 0.1
 
@@ -52,10 +52,10 @@ def replay_over_http(
 
     token_times, window: override the options. traits: of an earlier call of :func:`server_traits`, so that the
     server is not asked again. watch: asked every 0.1 s; text it returns ends the run with that reason (the server
-    died). The run ends early, with what it has, when the server is gone, on SIGINT or SIGTERM, and on a full disk;
-    ``run.details["valid"]`` is then False and ``run.details["invalid_reasons"]`` says why, also when some requests
-    failed. Raises InputError for a directory that has a run already or a plan that does not fit the server, RunError
-    when no run was started because the server cannot be reached or refuses a small request.
+    died). The run ends early, with what it has, when the server is gone, on SIGINT, SIGTERM or SIGHUP, and on a full
+    disk; ``run.details["valid"]`` is then False and ``run.details["invalid_reasons"]`` says why, also when some
+    requests failed. Raises InputError for a directory that has a run already or a plan that does not fit the server,
+    RunError when no run was started because the server cannot be reached or refuses a small request.
     """
     endpoint = base_url if isinstance(base_url, Endpoint) else Endpoint(base_url)
     chosen = options or ReplayOptions()
@@ -66,7 +66,7 @@ def replay_over_http(
         changes["window"] = window
     chosen = replace(chosen, **changes)
     if chosen.window is not None:
-        chosen.window.check(plan)
+        chosen = replace(chosen, window=chosen.window.of(plan))
     if output is not None:
         check_free(Path(output))
         return asyncio.run(_replay(plan, endpoint, Path(output), chosen, traits, progress, watch))
@@ -190,8 +190,11 @@ def _on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     before = {}
     with suppress(RuntimeError, ValueError, NotImplementedError):
-        for number in _SIGNALS:
+        for number in ENDING:
             handler = signal.getsignal(number)
+            if handler is signal.SIG_IGN:
+                # nohup
+                continue
             loop.add_signal_handler(number, stop, number.name)
             before[number] = handler
     try:

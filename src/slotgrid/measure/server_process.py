@@ -19,6 +19,8 @@ from slotgrid.errors import InputError, RunError
 
 # what of a process tells it from a later one with the same id
 PROCESS = "server.json"
+# the same of a command that ends by itself
+COMMAND = "command.json"
 _LOOK_S = 0.1
 _ANSWER_S = 5.0
 
@@ -45,7 +47,7 @@ class ServerProcess:
             except OSError as error:
                 raise RunError(f"the server cannot be started: {command[0]}: {error.strerror or error}") from None
         try:
-            files.write_json(folder / PROCESS, {**_identity(self._process.pid), "command": self.command})
+            files.write_json(folder / PROCESS, {**identity(self._process.pid), "command": self.command})
         except BaseException:
             self.stop(0.0)
             raise
@@ -97,33 +99,48 @@ class ServerProcess:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 how = "KILL"
-        # workers that outlived their leader, too
-        _signal_group(self.pid, signal.SIGKILL)
+            finally:
+                # also when a second ctrl-c does not want to wait for TERM
+                self._kill()
+        else:
+            self._kill()
         return self._process.wait(), how
+
+    def _kill(self) -> None:
+        # workers that outlived their leader, too
+        kill_group(self.pid)
+        self._process.wait()
 
 
 def end_leftover(folder: Path, timeout_s: float) -> str | None:
-    """End the server that ``folder/server.json`` names if it still runs: that very process, not one that got its id
-    later. Returns what was done, None when there was nothing to do."""
-    path = folder / PROCESS
-    if not path.exists():
-        return None
-    with contextlib.suppress(InputError):
-        known = files.read_json(path)
-        if not isinstance(known, dict) or not isinstance(known.get("pid"), int):
-            return None
-        if known.get("started_ticks") is None or _identity(known["pid"]) != {
-            key: known.get(key) for key in ("pid", "started_ticks", "boot")
-        }:
-            return None
-        pid = known["pid"]
+    """End what ``folder/server.json`` or ``folder/command.json`` name if it still runs: that very process, not one that
+    got its id later. Returns what was done, None when there was nothing to do."""
+    done = []
+    for name, what in ((PROCESS, "server"), (COMMAND, "command")):
+        pid = _running(folder / name)
+        if pid is None:
+            continue
         _signal_group(pid, signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         while _alive(pid) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
-        _signal_group(pid, signal.SIGKILL)
-        return f"ended the server {pid} that an earlier run left behind"
-    return None
+        kill_group(pid)
+        done.append(f"ended the {what} {pid} that an earlier run left behind")
+    return "; ".join(done) or None
+
+
+def _running(path: Path) -> int | None:
+    """The process that a file names, if it is still that one."""
+    if not path.exists():
+        return None
+    try:
+        known = files.read_json(path)
+    except InputError:
+        return None
+    if not isinstance(known, dict) or not isinstance(known.get("pid"), int) or known.get("started_ticks") is None:
+        return None
+    pid: int = known["pid"]
+    return pid if identity(pid) == {key: known.get(key) for key in ("pid", "started_ticks", "boot")} else None
 
 
 def free_port(wanted: int) -> int:
@@ -165,12 +182,17 @@ def _status(url: str) -> int | None:
         return None
 
 
+def kill_group(pid: int) -> None:
+    """End a process group at once."""
+    _signal_group(pid, signal.SIGKILL)
+
+
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
-def _identity(pid: int) -> dict[str, Any]:
+def identity(pid: int) -> dict[str, Any]:
     """A process id with when it was started; started_ticks is None where the system does not say (or it is gone)."""
     started, boot = None, None
     with contextlib.suppress(OSError, IndexError, ValueError):

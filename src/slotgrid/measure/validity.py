@@ -57,6 +57,7 @@ def _evaluation_problems(folder: Path, plan: InputPlan, run: Run, rule: WindowRu
         if inside.height != plan.turn_count:
             found.append(f"{inside.height} of {plan.turn_count} turns have a result")
     else:
+        rule = rule.of(plan)
         online = Window(run.details["window"]["start_s"], run.details["window"]["end_s"])
         try:
             offline = find_window(

@@ -198,10 +198,14 @@ def test_a_finished_calibration_is_not_touched_without_again(tmp_path: Path) -> 
     with pytest.raises(sg.InputError, match="finished; measure anew with --again"):
         run(target, tmp_path)
     assert target.replays == []
-    result = run(target, tmp_path, again=True)
+    assert (tmp_path / "p.toml").read_bytes() == before
+    # dearer steps now: the profile that is there afterwards is the new one
+    dearer = FakeTarget(Costs(fixed={b: 2 * s for b, s in SMALL.fixed.items()}), slots=4, told=True)
+    result = run(dearer, tmp_path, again=True)
     assert result.kept == 0
-    assert len(target.replays) == result.measured > 0
-    assert (tmp_path / "p.toml").read_bytes() != before or result.profile is not None
+    assert len(dearer.replays) == result.measured > 0
+    decode = sg.load_profile(tmp_path / "p.toml").price.decode
+    assert {b: q.value for b, q in decode.fixed_s} == pytest.approx({1: 0.020, 2: 0.024, 4: 0.030}, rel=0.01)
 
 
 def test_a_profile_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
@@ -220,6 +224,19 @@ def test_another_question_is_another_calibration(tmp_path: Path) -> None:
     (tmp_path / "p.calibration" / "calibration.json").write_text("[]")
     with pytest.raises(sg.InputError, match="not the record of a calibration"):
         run(FakeTarget(SMALL, slots=4, told=True), tmp_path)
+
+
+def test_a_resumed_calibration_keeps_the_configuration_of_its_server(tmp_path: Path) -> None:
+    with pytest.raises(sg.SlotgridError, match="closed the connection"):
+        run(FakeTarget(SMALL, slots=4, told=True, fail_after=3), tmp_path)
+    # the same address, another server behind it
+    with pytest.raises(sg.InputError, match=r"something else.*\(config differ\)"):
+        run(FakeTarget(SMALL, slots=5, told=True), tmp_path)
+    # not stated again: still known, and the buckets with it
+    result = run(FakeTarget(SMALL, slots=4), tmp_path)
+    assert result.config == sg.ServingConfig((1, 2, 4), slots=4)
+    assert answers(result)["buckets"] == "1,2,4 (stated, used)"
+    assert result.kept == 3
 
 
 def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from slotgrid.measure.calibrate import buckets, decode, decode_fit, limit, prefill_fit, reuse, slots, stall, turnaround
 from slotgrid.measure.calibrate.plans import Ask
 from slotgrid.measure.calibrate.prefill import IdlePrefill
+from slotgrid.measure.calibrate.profile_text import less, overhead
 from slotgrid.measure.calibrate.reuse import Return
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal, linear_fit, mean_estimate, repeats_needed
@@ -59,6 +61,27 @@ def test_robust_lines_pass_through_outliers(seed: int, count: int) -> None:
     assert [p.value for p in line.parameters] == pytest.approx([3, 2], rel=0.1)
 
 
+def test_what_is_taken_off_the_constant_widens_its_interval() -> None:
+    left = less(Estimate(0.010, 0.008, 0.013, 5), Estimate(0.004, 0.003, 0.006, 3))
+    assert (left.value, left.low, left.high, left.samples) == pytest.approx((0.006, 0.002, 0.010, 5))
+    none = less(Estimate(0.010, 0.008, 0.013, 5), Estimate(0.02, 0.012, 0.03, 3))
+    assert (none.value, none.low, none.high) == pytest.approx((0.0, 0.0, 0.001))
+
+
+@pytest.mark.parametrize(("half_s", "taken"), [(0.0009, True), (0.0011, False)])
+def test_nothing_is_taken_off_a_constant_that_is_shorter_than_the_doubt(half_s: float, taken: bool) -> None:
+    constant = Estimate(0.002, 0.001, 0.003, 3)
+    alone = prefill_fit.PrefillFit(
+        64, (), Estimate(0.03, 0.03, 0.03, 3), Estimate(0, 0, 0, 3), constant, (1, 99), 0.0, 0.0, 3
+    )
+    lost = Estimate(0.031, 0.031 - half_s, 0.031 + half_s, 3)
+    beside = stall.Stall({20: lost}, {}, True, "", Refusal("none"), 2, 3)
+    found = overhead(alone, beside)
+    assert (found is not None) is taken
+    if found is not None:
+        assert (found.value, found.low, found.high) == pytest.approx((0.001, 0.001 - half_s, 0.001 + half_s))
+
+
 # --- decode ------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +105,44 @@ def test_streams_that_never_ran_together_show_nothing() -> None:
     found = decode.estimates([], 1)[1]
     assert isinstance(found, Refusal)
     assert "never generated together" in found.reason
+
+
+class Scripted:
+    """A bench whose replays are written down; it notes which were asked for."""
+
+    def __init__(self, *answers: list[Seen]) -> None:
+        self.answers = list(answers)
+        self.names: list[str] = []
+
+    def id(self, name: str) -> str:
+        return name
+
+    def replay(self, name: str, plan: object) -> list[Seen]:
+        self.names.append(name)
+        return self.answers[min(len(self.names), len(self.answers)) - 1]
+
+
+# two at once; the same one after the other because the second was sent late; and because it had to wait
+OVERLAP = [row([0.1, 0.2, 0.3]), row([0.15, 0.25, 0.35])]
+SENT_LATE = [row([0.1, 0.2, 0.3]), replace(row([0.5, 0.6]), arrival_s=0.4)]
+WAITED = [row([0.1, 0.2, 0.3]), row([0.4, 0.5])]
+
+
+def test_the_running_limit_is_reached_when_a_request_waited_for_another() -> None:
+    assert [limit.waited(rows) for rows in (OVERLAP, SENT_LATE, WAITED)] == [False, False, True]
+    found = limit.probe(Scripted(WAITED), 8)  # type: ignore[arg-type]
+    assert (found.most, found.tried, found.reached, found.open) == (1, 2, True, False)
+
+
+def test_streams_that_did_not_overlap_are_sent_again_and_conclude_nothing() -> None:
+    bench = Scripted(SENT_LATE, SENT_LATE, OVERLAP)
+    found = limit.probe(bench, 2)  # type: ignore[arg-type]
+    assert (found.most, found.reached, found.open) == (2, False, False)
+    assert bench.names == ["limit-n2", "limit-n2-r1", "limit-n2-r2"]
+    bench = Scripted(SENT_LATE)
+    found = limit.probe(bench, 8)  # type: ignore[arg-type]
+    assert (found.most, found.tried, found.reached, found.open) == (1, 2, False, True)
+    assert len(bench.names) == limit.REPEATS
 
 
 @settings(max_examples=10)
@@ -317,6 +378,44 @@ def test_a_pool_of_blocks_counts_tokens() -> None:
     assert "survived 8 other requests" in endless.reason
     never = slots.decide(lambda name, asks: False, prefix_tokens=32, longer_tokens=160, most=8)
     assert isinstance(never, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("block", "length", "tokens"), [(16, 4096, 192), (128, 4096, 257), (16, 128, 126), (128, 258, None), (16, 49, None)]
+)
+def test_longer_requests_take_more_than_two_blocks_or_there_are_none(block: int, length: int, tokens: int) -> None:
+    assert slots.longer_tokens(block, length) == tokens
+
+
+def test_length_is_open_where_no_longer_request_fits() -> None:
+    found = slots.decide(pool(20, 16), prefix_tokens=32, longer_tokens=None, most=64)
+    assert isinstance(found, slots.Slots)
+    assert (found.by_request, found.takes_slot, found.order) == (None, False, slots.LRU)
+    assert found.open == ("no request of more than two blocks fits a sequence: whether length matters cannot be seen",)
+
+
+@pytest.mark.parametrize("disputed", ["x160", "returns", "used-itself"])
+def test_one_open_question_keeps_the_answers_to_the_others(disputed: str) -> None:
+    whole = pool(20, 16)
+
+    def hits(name: str, asks: Sequence[Ask]) -> bool:
+        if name.endswith(disputed):
+            raise slots.UndecidedError(f"1 of 2 repeats of {name} found the prefix")
+        return whole(name, asks)
+
+    clear = slots.decide(whole, prefix_tokens=32, longer_tokens=160, most=64)
+    found = slots.decide(hits, prefix_tokens=32, longer_tokens=160, most=64)
+    assert isinstance(clear, slots.Slots)
+    assert isinstance(found, slots.Slots)
+    assert found.cliff == clear.cliff
+    assert found.by_request == (None if disputed == "x160" else False)
+    assert found.takes_slot == (None if disputed == "returns" else False)
+    assert found.order == (slots.LRU if disputed == "x160" else None)
+    assert found.certain is (disputed != "returns")
+    assert "1 of 2 repeats" in found.open[0]
+    # the cliff itself cannot be left open
+    with pytest.raises(slots.UndecidedError):
+        slots.decide(lambda name, asks: hits(disputed, asks), prefix_tokens=32, longer_tokens=160, most=64)
 
 
 def test_turnaround_is_between_answer_and_next_request() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slotgrid import files
+from slotgrid.config import ServingConfig
 from slotgrid.errors import InputError, RunError, SlotgridError
 from slotgrid.measure.calibrate.rows import Seen, check_rows
 from slotgrid.measure.calibrate.target import Target
@@ -48,16 +49,27 @@ class Bench:
         head = folder / HEAD
         if again and head.exists():
             shutil.rmtree(folder)
-        identity = {"target": dict(target.known.identity), "asked": dict(asked)}
+        known = target.known
+        config = None if known.config is None else known.config.to_dict()
+        identity: dict[str, dict[str, Any]] = {
+            "target": {**known.identity, "config": config},
+            "asked": dict(asked),
+        }
         if head.exists():
             data = files.read_json(head)
             if not isinstance(data, dict) or data.get("format") != FORMAT:
                 raise InputError(f"{head}: not the record of a calibration; give another -o, or remove {folder}")
             if data.get("finished"):
                 raise InputError(f"{folder}: this calibration is finished; measure anew with --again")
-            if data["identity"] != identity or (seed is not None and seed != data["seed"]):
-                raise InputError(f"{folder}: holds a calibration of something else, or asked otherwise; use --again")
-            self._head = {**data, "starts": data["starts"] + 1}
+            changed = _changed(data["identity"], identity)
+            if changed or (seed is not None and seed != data["seed"]):
+                what = ", ".join(changed or ["seed"])
+                raise InputError(
+                    f"{folder}: holds a calibration of something else, or asked otherwise ({what} differ); use --again"
+                )
+            # a configuration that is not stated this time stays the one that was
+            identity["target"]["config"] = config or data["identity"]["target"].get("config")
+            self._head = {**data, "identity": identity, "starts": data["starts"] + 1}
         else:
             self._head = {
                 "format": FORMAT,
@@ -69,6 +81,12 @@ class Bench:
             }
         files.write_json(head, self._head)
         self.measured = self.kept = 0
+
+    @property
+    def config(self) -> ServingConfig | None:
+        """The server's configuration as it was stated in this start or an earlier one; None if it never was."""
+        config = self._head["identity"]["target"].get("config")
+        return None if config is None else ServingConfig.from_dict(config)
 
     @property
     def seed(self) -> int:
@@ -129,3 +147,15 @@ class Bench:
         """Nothing is left to do; a later start is a new calibration."""
         self._head["finished"] = True
         files.write_json(self.folder / HEAD, self._head)
+
+
+def _changed(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is not the same; a configuration that either start does not know is no difference."""
+    names = []
+    for part in ("target", "asked"):
+        before, after = earlier.get(part, {}), now[part]
+        for key in sorted({*before, *after}):
+            old, new = before.get(key), after.get(key)
+            if old != new and not (key == "config" and None in (old, new)):
+                names.append(key)
+    return names

@@ -17,6 +17,7 @@ from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Head, Stated, missing, profile_text
 from slotgrid.measure.calibrate.session import Asked, Found, run_probes
 from slotgrid.measure.calibrate.target import Target
+from slotgrid.measure.interrupts import ended_as_interrupt
 from slotgrid.profile import Finding, StackProfile
 from slotgrid.profile.stack_profile import profile_from_toml
 
@@ -80,8 +81,6 @@ def calibrate(
     asked = asked or Asked(max_seq_len=known.max_seq_len or 0)
     if asked.max_seq_len < 1:
         raise InputError("the server does not say how long a sequence may be; give it with --max-seq-len")
-    if known.config is not None:
-        asked = replace(asked, buckets=asked.buckets or known.config.buckets, top=asked.top or known.config.max_running)
     stated = stated or Stated()
     folder = path.with_name(path.name.removesuffix(".toml") + FOLDER_SUFFIX)
     if path.exists() and not again and not (folder / HEAD).exists():
@@ -89,7 +88,11 @@ def calibrate(
     # everything else only adds replays, or reads the same ones otherwise
     same = {"max_seq_len": asked.max_seq_len}
     bench = Bench(target, folder, asked=same, seed=seed, again=again, say=say)
-    found = run_probes(bench, asked)
+    config = bench.config or known.config
+    if config is not None:
+        asked = replace(asked, buckets=asked.buckets or config.buckets, top=asked.top or config.max_running)
+    with ended_as_interrupt():
+        found = run_probes(bench, asked)
     started = datetime.datetime.fromtimestamp(bench.started_unix_s, datetime.UTC)
     conditions = f"{known.clock} clock, seed {bench.seed}" + (f", in {bench.starts} starts" if bench.starts > 1 else "")
     made = findings(found, asked, conditions)
@@ -111,9 +114,7 @@ def calibrate(
         profile = profile_from_toml(text.encode(), str(path))
         files.write_text(path, text)
         bench.finish()
-    return Calibration(
-        found, made, tuple(gaps), profile, _config(found, known.config), folder, bench.kept, bench.measured
-    )
+    return Calibration(found, made, tuple(gaps), profile, _config(found, config), folder, bench.kept, bench.measured)
 
 
 def require_profile(result: Calibration, output: str | Path) -> StackProfile:
@@ -129,6 +130,6 @@ def _config(found: Found, known: ServingConfig | None) -> ServingConfig | None:
 
     if known is not None:
         return known
-    if found.buckets is None or not isinstance(found.slots, Slots):
+    if found.buckets is None or found.limit.open or not isinstance(found.slots, Slots) or not found.slots.certain:
         return None
     return ServingConfig(found.buckets, slots=found.slots.slots, max_running=min(found.limit.most, found.buckets[-1]))

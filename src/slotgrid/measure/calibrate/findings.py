@@ -43,7 +43,12 @@ def findings(found: Found, asked: Asked, conditions: str) -> tuple[Finding, ...]
         add("generated tokens", words[generated] if generated is not None else Refusal(reuse.undecided), reuse.samples)
     limit = found.limit
     more = "" if limit.reached else " or more"
-    add("running together", f"{limit.most}{more}", 1, f"{limit.tried} streams sent at once")
+    together: str | Refusal = f"{limit.most}{more}"
+    if limit.open:
+        together = Refusal(
+            f"{limit.most} of {limit.tried} were seen together, but none waited for another to finish", 1
+        )
+    add("running together", together, 1, f"{limit.tried} streams sent at once")
     _decode(found, asked, add)
     _prefill(found, add)
     _slots(found.slots, add)
@@ -160,7 +165,8 @@ def _slots(found: Slots | Refusal, add: Add) -> None:
         add("eviction order", found)
         return
     survives = f"a prefix survives {found.cliff - 1} other requests and is lost after {found.cliff}"
-    add("slots", f"{found.slots}: {survives}", found.samples)
+    count = str(found.slots) if found.certain else f"{found.cliff} or {found.cliff + 1}"
+    add("slots", f"{count}: {survives}", found.samples)
     reason = Refusal("; ".join(found.open), found.samples)
 
     def either(name: str, answer: bool | None, yes: str, no: str) -> None:

@@ -12,11 +12,12 @@ from slotgrid.errors import InputError, RunError
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.target import Known
 from slotgrid.measure.http import Endpoint
+from slotgrid.measure.interrupts import ENDING
 from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import ROWS, replay_over_http, server_traits
 from slotgrid.plan import InputPlan
 
-_INTERRUPTED = "stopped by SIGINT"
+_INTERRUPTED = frozenset(f"stopped by {number.name}" for number in ENDING)
 
 
 class HttpTarget:
@@ -55,6 +56,7 @@ class HttpTarget:
                 "base_url": self._endpoint.root,
                 "model": traits.model,
                 "prompts": "ids" if traits.exact else "text",
+                "max_seq_len": traits.max_seq_len,
             },
         )
 
@@ -66,7 +68,7 @@ class HttpTarget:
             plan=plan, base_url=self._endpoint, output=folder, options=self._options, traits=self._traits
         )
         reasons = run.details["invalid_reasons"]
-        if _INTERRUPTED in reasons:
+        if not _INTERRUPTED.isdisjoint(reasons):
             raise KeyboardInterrupt
         if reasons:
             raise RunError(f"{plan.plan_id}: {'; '.join(reasons)}")

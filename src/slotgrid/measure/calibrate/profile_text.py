@@ -56,7 +56,8 @@ def missing(found: Found, stated: Stated) -> list[str]:
 
 def overhead(prefill: PrefillFit, stall: Stall | Refusal) -> Estimate | None:
     """Seconds to the first token beyond what a prefill takes from other streams: the client's, the connection's and the
-    server's, which take no device time. None where prefills are not exclusive or too few were seen."""
+    server's, which take no device time. None where prefills are not exclusive, too few were seen, or what they take is
+    less certain than the constant is long: then nothing can be taken off it."""
     if isinstance(stall, Refusal) or not stall.exclusive:
         return None
     known = [(q, lost) for q, lost in stall.lost.items() if isinstance(lost, Estimate)]
@@ -64,8 +65,16 @@ def overhead(prefill: PrefillFit, stall: Stall | Refusal) -> Estimate | None:
         return None
     # the shortest prompt: the misfit of the form is smallest there
     q, lost = known[0]
+    if lost.high - lost.low > prefill.constant.value:
+        return None
     beyond = prefill.seconds(q) - lost.value
     return Estimate(beyond, beyond - lost.half_width, beyond + lost.half_width, lost.samples)
+
+
+def less(constant: Estimate, beyond: Estimate) -> Estimate:
+    """What is left of a cost: the least where most is taken off, and the other way round; never below 0."""
+    value, low, high = constant.value - beyond.value, constant.low - beyond.high, constant.high - beyond.low
+    return Estimate(max(0.0, value), max(0.0, low), max(0.0, high), constant.samples)
 
 
 def profile_text(
@@ -108,9 +117,10 @@ def _lines(
     beyond = overhead(prefill, found.stall) if clock == "wall" else None
     constant = prefill.constant
     if beyond is not None:
-        value, least, most = (max(0.0, end - beyond.value) for end in (constant.value, constant.low, constant.high))
-        constant = Estimate(value, least, most, constant.samples)
+        constant = less(constant, beyond)
         alone += f", less {beyond.value * 1e3:.3f} ms to the first token that stop no other stream"
+    elif clock == "wall":
+        alone += ", with whatever stops no other stream (not certain enough to take off)"
     yield f"constant = {_inline(constant, 'ms', head, alone)}"
     yield f"computed_tokens_range = [{prefill.tokens[0]}, {prefill.tokens[1]}]"
     yield from ("", "[kv]", f"slot_tokens = {slot_tokens}", *_kv(reuse, stated))

@@ -17,7 +17,8 @@ from slotgrid.measure.calibrate.statistics import Refusal
 
 REPEATS = 2
 _OTHER_TOKENS = 24
-_LONGER = 8
+# enough where blocks are short
+_LONGER_TOKENS = 192
 
 FIFO = "fifo by allocation"
 LRU = "lru by use"
@@ -41,8 +42,13 @@ class Slots:
     @property
     def slots(self) -> int:
         """The prefix and the others that it survives; and one more where a returning request takes a slot of its own
-        before it looks for its prefix."""
+        before it looks for its prefix. See ``certain``."""
         return self.cliff if self.takes_slot is False else self.cliff + 1
+
+    @property
+    def certain(self) -> bool:
+        """Whether ``slots`` is known: not where repeats disagreed about what a returning request does."""
+        return self.cliff < 2 or self.takes_slot is not None
 
 
 class UndecidedError(Exception):
@@ -73,17 +79,25 @@ def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int)
         return seen[0]
 
     prefix = min(2 * block_tokens, max_seq_len - 3)
-    longer = min(_LONGER * _OTHER_TOKENS, max_seq_len - 2)
+    longer = longer_tokens(block_tokens, max_seq_len)
     try:
         return decide(hits, prefix_tokens=prefix, longer_tokens=longer, most=most_slots, samples=lambda: count)
     except UndecidedError as error:
         return Refusal(str(error), count)
 
 
+def longer_tokens(block_tokens: int, max_seq_len: int) -> int | None:
+    """Tokens of requests that take more blocks than the usual others: three at least. None where they do not fit."""
+    longer = min(max(_LONGER_TOKENS, 2 * block_tokens + 1), max_seq_len - 2)
+    return longer if longer >= max(2 * block_tokens + 1, 2 * _OTHER_TOKENS) else None
+
+
 def decide(
-    hits: Hits, *, prefix_tokens: int, longer_tokens: int, most: int, samples: Callable[[], int] = lambda: 0
+    hits: Hits, *, prefix_tokens: int, longer_tokens: int | None, most: int, samples: Callable[[], int] = lambda: 0
 ) -> Slots | Refusal:
-    """The rules behind a server that answers sequences."""
+    """The rules behind a server that answers sequences. longer_tokens: of others that take more blocks, None where such
+    a request does not fit. Raises UndecidedError when repeats disagree about the cliff; a question beside it that they
+    disagree about stays open."""
 
     def known(name: str) -> Ask:
         """The first request of a prefix."""
@@ -111,23 +125,43 @@ def decide(
         middle = (low + high) // 2
         low, high = (middle, high) if survives(middle) else (low, middle)
     cliff, open_questions = high, []
+
+    def asked(question: Callable[[], bool]) -> bool | None:
+        try:
+            return question()
+        except UndecidedError as error:
+            open_questions.append(str(error))
+            return None
+
     # fewer of the longer ones would already be too many if tokens counted
-    by_request = survives(cliff - 1, longer_tokens) if cliff > 1 else None
-    if by_request is None:
+    by_request: bool | None = None
+    if cliff < 2:
         open_questions.append("one other request is enough to lose a prefix: whether its length matters cannot be seen")
+    elif longer_tokens is None:
+        open_questions.append(
+            "no request of more than two blocks fits a sequence: whether length matters cannot be seen"
+        )
+    else:
+        by_request = asked(lambda: survives(cliff - 1, longer_tokens))
     takes_slot: bool | None = None
     order: str | None = None
     if cliff < 2:
         open_questions.append("one other request is enough to lose a prefix: its order of eviction cannot be seen")
     else:
         # X returns again and again: if each return takes a slot, Y is lost as after that many others
-        takes_slot = not hits("returns", [known("x"), known("y"), *back("x", cliff), *back("y")])
-        if takes_slot:
+        stays = asked(lambda: hits("returns", [known("x"), known("y"), *back("x", cliff), *back("y")]))
+        takes_slot = None if stays is None else not stays
+        if takes_slot is None:
+            open_questions.append("whether a hit takes a slot is open, and the order of eviction with it")
+        elif takes_slot:
             # a used X would stay and Y would have to go one request earlier
-            kept = hits("used-before", [known("x"), known("y"), *back("x"), *others(cliff - 2), *back("y")])
-            order = FIFO if kept else LRU
+            kept = asked(
+                lambda: hits("used-before", [known("x"), known("y"), *back("x"), *others(cliff - 2), *back("y")])
+            )
+            order = None if kept is None else FIFO if kept else LRU
         else:
             # Y was used half way: by use it lives on from there, by allocation its time has run out
-            kept = hits("used-itself", [known("y"), *others(cliff - 1), *back("y"), *others(cliff - 1), *back("y")])
-            order = LRU if kept else FIFO
+            used = [known("y"), *others(cliff - 1), *back("y"), *others(cliff - 1), *back("y")]
+            kept = asked(lambda: hits("used-itself", used))
+            order = None if kept is None else LRU if kept else FIFO
     return Slots(cliff, by_request, takes_slot, order, tuple(open_questions), samples())
