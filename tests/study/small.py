@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import slotgrid as sg
 from slotgrid.study.collect import measure
-from slotgrid.study.manifest import Cell, Entry
+from slotgrid.study.manifest import Cell, Entry, sha256_of
 from slotgrid.study.register import register
 
 WORKLOAD = """\
@@ -86,6 +87,12 @@ def measured(folder: Path, **options: Any) -> Path:
     registered(folder, **options)
     measure(folder, now=lambda: LATER)
     return folder
+
+
+def rewrite_record(path: Path, **changes: Any) -> None:
+    """A record changed together with its voucher."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.with_suffix(".sha256").write_text(f"{sha256_of(path)}  record.json\n")
 
 
 def hardware_run(entry: Entry, cell: Cell, arm: str, **changes: Any) -> sg.Run:

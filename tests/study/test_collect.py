@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -22,7 +21,7 @@ from slotgrid.study.records import set_records
 from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, PLACES, hardware_run, registered, text
+from tests.study.small import LATER, PLACES, hardware_run, registered, rewrite_record, text
 
 CELL = Cell("main", 3, "s5-b0")
 
@@ -120,11 +119,61 @@ def test_runs_that_do_not_belong(study: Path, tmp_path: Path) -> None:
     refused(study, tmp_path / "k", "channel B is missing: needs sent and done times of every request")
     save_run(null_column(good, "computed_tokens"), tmp_path / "l")
     refused(study, tmp_path / "l", "9 requests: cached tokens are not observable")
-    nan = good.requests.with_columns(pl.lit(math.nan).alias("finish_s"))
-    refused(study, kept("m", requests=nan), "channel_b_s is nan")
     refused(study, tmp_path / "nothing", "nothing")
     (tmp_path / "empty").mkdir()
     refused(study, tmp_path / "empty", "the directory is empty")
+
+
+def with_cell(run: sg.Run, name: str, row: int, value: float | None) -> sg.Run:
+    cells = run.requests[name].to_list()
+    cells[row] = value
+    return replace(run, requests=run.requests.with_columns(pl.Series(name, cells, run.requests[name].dtype)))
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "words"),
+    [
+        ("arrival_s", 3, math.nan, "request row 3: arrival_s is nan; allowed: finite seconds"),
+        ("finish_s", 4, math.nan, "request row 4: finish_s is nan"),
+        ("finish_s", 4, math.inf, "request row 4: finish_s is inf"),
+        ("finish_s", 2, 0.0, "request row 2: finish_s 0.0 is before arrival_s 2.77"),
+        ("session", 3, None, "request row 3: session and turn are not known"),
+        ("session", 3, 7, "request row 3 (session 7, turn 0): is not in the plan"),
+        ("session", 3, 0, "request row 3 (session 0, turn 0): is there twice"),
+        ("prompt_tokens", 1, 381, "request row 1 (session 0, turn 1): prompt_tokens is 381, the plan has 382"),
+        ("output_tokens", 0, 1, "request row 0 (session 0, turn 0): output_tokens is 1, the plan has"),
+        ("output_tokens", 0, None, "request row 0 (session 0, turn 0): output_tokens is None, the plan has"),
+    ],
+)
+def test_one_wrong_cell(name: str, row: int, value: float | None, words: str, study: Path, tmp_path: Path) -> None:
+    save_run(with_cell(hardware_run(entry_of(study), CELL, "base"), name, row, value), tmp_path / "run")
+    refused(study, tmp_path / "run", words)
+
+
+def test_steps_make_the_tokens(study: Path, tmp_path: Path) -> None:
+    """One decode step lost or added, and the step count no longer fits the requests."""
+    run = hardware_run(entry_of(study), CELL, "base")
+    assert run.steps is not None
+    alone = run.steps.with_row_index("i").filter((pl.col("kind") == "decode") & (pl.col("running") == 1))["i"][0]
+    keep = [i for i in range(run.steps.height) if i != alone]
+    save_run(replace(run, steps=run.steps[keep]), tmp_path / "run")
+    refused(study, tmp_path / "run", "decode steps make 124 tokens, the requests need 125")
+
+
+def test_a_start_that_is_still_to_come(study: Path, tmp_path: Path) -> None:
+    good = hardware_run(entry_of(study), CELL, "base")
+    save_run(replace(good, details={**good.details, "started_at": "2026-03-02T09:00:01+00:00"}), tmp_path / "run")
+    refused(study, tmp_path / "run", "began 2026-03-02T09:00:01+00:00, which is still to come")
+
+
+def test_all_or_none_are_added(study: Path, tmp_path: Path) -> None:
+    """The second run is the first in another place: neither comes in."""
+    first = saved(study, tmp_path / "first")
+    base = hardware_run(entry_of(study), CELL, "base")
+    save_run(replace(base, config=sg.ServingConfig((1, 2, 4))), tmp_path / "second")
+    with pytest.raises(InputError, match=r"second: the same run as .*first; every run may stand once"):
+        ingest(study, [first, tmp_path / "second"], now=lambda: LATER)
+    assert not list(study.glob("runs/**/record.json"))
 
 
 def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:
@@ -258,6 +307,6 @@ def test_record_of_another_study(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"record\.json: is the record of \('main', 3, 's6-b0', 'base'\)"):
         verdict(folder, now=lambda: LATER)
     record = folder / place / "record.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "replicate": "s5-b0"}))
+    rewrite_record(record, replicate="s5-b0")
     with pytest.raises(InputError, match=r"record\.json: belongs to another manifest"):
         verdict(folder, now=lambda: LATER)

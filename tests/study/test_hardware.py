@@ -17,6 +17,7 @@ from slotgrid.measure.arm_file import Arms
 from slotgrid.measure.arms import ConditionResult
 from slotgrid.measure.options import WindowRule
 from slotgrid.run import save_run
+from slotgrid.run.steady import find_window
 from slotgrid.study import hardware
 from slotgrid.study.collect import ingest, measure
 from slotgrid.study.register import register
@@ -127,7 +128,7 @@ def test_the_arms_file_is_registered(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One batch per window rule, the window as registered; a run's own window is the one that is judged."""
+    """One batch per window rule, the window as registered; the rule's window is the one that is judged."""
     folder = write_hardware(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(
@@ -142,16 +143,16 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")
-    lab.changes = {"details": {**run.details, "window": {"start_s": 30.0, "end_s": 40.0}}}
+    start_s = find_window(run, entry.plan(cell), evaluation_s=10.0).start_s
     monkeypatch.setattr(hardware, "measure_arms", lab)
     assert len(measure(folder, now=lambda: LATER).added) == 2
     assert lab.calls[0].options.window == WindowRule(entry.plan(cell).cycle_s, 10.0)
     (row, _) = verdict(folder, now=lambda: LATER).data["observations"]
-    inside = run.requests.filter((run.requests["arrival_s"] >= 30) & (run.requests["arrival_s"] < 40))
+    inside = run.requests.filter((run.requests["arrival_s"] >= start_s) & (run.requests["arrival_s"] < start_s + 10))
     assert row["turns"] == inside.height
 
 
-def test_a_window_of_another_length_is_refused(tmp_path: Path) -> None:
+def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
     folder = write_hardware(tmp_path / "study", more="")
     path = folder / "study.toml"
     path.write_text(
@@ -162,12 +163,19 @@ def test_a_window_of_another_length_is_refused(tmp_path: Path) -> None:
     )
     register(folder, now=NOW)
     entry = open_study(folder).entries[0]
-    run = hardware_run(entry, entry.cells(entry.sets[0])[0], "base")
+    cell = entry.cells(entry.sets[0])[0]
+    run = hardware_run(entry, cell, "base")
+    start_s = find_window(run, entry.plan(cell), evaluation_s=10.0).start_s
     for window, words in (
-        ({"start_s": 30.0, "end_s": 35.0}, "window: the run's is 5 s long, registered were 10 s"),
+        ({"start_s": start_s, "end_s": start_s + 5}, "the registered rule gives"),
+        ({"start_s": start_s + 0.002, "end_s": start_s + 10.002}, "the registered rule gives"),
+        ({"start_s": start_s + 30, "end_s": start_s + 40}, "the registered rule gives"),
         ({"start_s": 30.0}, "expected start_s and end_s"),
     ):
         name = tmp_path / json.dumps(window)
         save_run(replace(run, details={**run.details, "window": window}), name)
         with pytest.raises(InputError, match=words):
             ingest(folder, [name], now=lambda: LATER)
+    window = {"start_s": start_s + 0.0005, "end_s": start_s + 10.0005}
+    save_run(replace(run, details={**run.details, "window": window}), tmp_path / "good")
+    assert len(ingest(folder, [tmp_path / "good"], now=lambda: LATER).added) == 1

@@ -16,7 +16,17 @@ from slotgrid.study.manifest import sha256_of
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import judge, verdict
-from tests.study.small import LATER, NOW, SIMULATED, hardware_run, measured, text, write_study
+from tests.study.small import (
+    LATER,
+    NOW,
+    SIMULATED,
+    hardware_run,
+    measured,
+    registered,
+    rewrite_record,
+    text,
+    write_study,
+)
 
 EVEN_LATER = "2026-04-01T00:00:00+00:00"
 
@@ -65,11 +75,79 @@ def test_a_changed_run_is_named(judged: bool, study: Path) -> None:
 
 
 def test_a_changed_record_is_named(study: Path) -> None:
-    path = verdict(study, now=lambda: LATER).path
+    verdict(study, now=lambda: LATER)
     record = study / "runs/main/n3-s5-b1/wide/record.json"
     record.write_bytes(record.read_bytes() + b" ")
+    with pytest.raises(InputError, match=r"wide/record\.json: changed after it was recorded \(record\.sha256"):
+        verdict(study, now=lambda: EVEN_LATER)
+
+
+def test_a_record_changed_with_its_voucher_is_named(study: Path) -> None:
+    """The verdict carries the hash of every record."""
+    path = verdict(study, now=lambda: LATER).path
+    rewrite_record(study / "runs/main/n3-s5-b1/wide/record.json", added_at="2026-03-05T00:00:00+00:00")
     with pytest.raises(InputError, match=rf"run n3-s5-b1/wide is not the one the verdict {path} rests on"):
         verdict(study, now=lambda: EVEN_LATER)
+
+
+@pytest.fixture(scope="module")
+def brought_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study with all its measured runs."""
+    base = tmp_path_factory.mktemp("brought")
+    folder = registered(base / "study", runs="")
+    entry = open_study(folder).entries[0]
+    runs = []
+    for cell in entry.cells(entry.sets[0]):
+        for arm in ("base", "wide"):
+            runs.append(base / f"{cell.name}-{arm}")
+            save_run(hardware_run(entry, cell, arm), runs[-1])
+    ingest(folder, runs, now=lambda: LATER)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"source": "simulated"}, "a measured run beside simulated ones"),
+        ({"started_at": "2026-03-01T12:00:00+00:00"}, "recorded as begun 2026-03-01T12:00:00"),
+        ({"arm": "wide"}, "is the record of"),
+        ({"source": 7}, "source is 7; expected a text"),
+        ({"added_at": None}, "added_at is None; expected a text"),
+        ({"started_at": 3}, "started_at is 3; expected a text"),
+        ({"how": []}, "how is []; expected a text"),
+        ({"content": {}}, "content is {}; expected a text"),
+        ({"files": ["run.json"]}, "files is list; expected a hash for each file name"),
+        ({"files": {"run.json": 1}}, "files is dict; expected a hash for each file name"),
+    ],
+    ids=str,
+)
+def test_a_record_is_not_believed(changes: dict[str, object], words: str, brought_in: Path, tmp_path: Path) -> None:
+    """Whatever is edited, voucher included: the run and the registration say otherwise."""
+    study = Path(shutil.copytree(brought_in, tmp_path / "study"))
+    rewrite_record(study / "runs/main/n3-s5-b0/base/record.json", **changes)
+    with pytest.raises(InputError) as error:
+        verdict(study, now=lambda: LATER)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_simulated_runs_do_not_become_measured(study: Path) -> None:
+    for record in study.glob("runs/main/*/*/record.json"):
+        rewrite_record(record, source="measured")
+    with pytest.raises(InputError, match="a simulated run, recorded as measured, for an arm that is simulated"):
+        verdict(study, now=lambda: LATER)
+
+
+def test_runs_of_two_arms_swapped(brought_in: Path, tmp_path: Path) -> None:
+    study = Path(shutil.copytree(brought_in, tmp_path / "study"))
+    cell = study / "runs/main/n3-s5-b0"
+    (cell / "base").rename(cell / "x")
+    (cell / "wide").rename(cell / "base")
+    (cell / "x").rename(cell / "wide")
+    for arm in ("base", "wide"):
+        rewrite_record(cell / arm / "record.json", arm=arm)
+    with pytest.raises(InputError, match=r"base: not a valid run .*configuration 1,2,4, the arm has 1,2$"):
+        verdict(study, now=lambda: LATER)
 
 
 def test_an_added_file_is_named(study: Path) -> None:
@@ -102,9 +180,7 @@ def test_a_run_of_another_plan(study: Path) -> None:
     other = load_run(study / "runs/main/n3-s5-b1/base/run")
     shutil.rmtree(folder / "run")
     save_run(other, folder / "run")
-    record = json.loads((folder / "record.json").read_text())
-    record["files"] = {path.name: sha256_of(path) for path in (folder / "run").iterdir()}
-    (folder / "record.json").write_text(json.dumps(record))
+    rewrite_record(folder / "record.json", files={path.name: sha256_of(path) for path in (folder / "run").iterdir()})
     with pytest.raises(
         InputError, match=r"n3-s5-b0/base: the run is of another plan than set main, N = 3, replicate s5-b0"
     ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,17 @@ from slotgrid.errors import InputError
 from slotgrid.measure.arms import ConditionResult
 from slotgrid.measure.arms import Progress as MeasureProgress
 from slotgrid.measure.order import balanced_order
-from slotgrid.plan import InputPlan
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers import read_run
 from slotgrid.study import store
 from slotgrid.study.hardware import check_arms_file, measure_set
 from slotgrid.study.manifest import Cell, Entry
-from slotgrid.study.observe import invalid_reasons, observe
+from slotgrid.study.observe import check_run
 from slotgrid.study.predict import stand_in_run
-from slotgrid.study.records import Record, add_run, has_run, set_records
+from slotgrid.study.records import Record, add_run, content_digest, has_run, refuse_twin, set_records
 from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
 from slotgrid.study.study import Study, check_code, open_study
+from slotgrid.study.validity import check_started
 
 Progress = Callable[[int, int], None]
 HOW = "study measure"
@@ -151,7 +150,7 @@ def _take_in(
     source = Path(result.folder)
     try:
         run = read_run(source)
-        started = _started(run, source, job.entry, result.started_at)
+        started = check_started(run, result.started_at, str(source), job.entry.registered_at, now())
         check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
     except InputError as error:
         invalid.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
@@ -191,6 +190,7 @@ def ingest(
         raise InputError("ingest: no run directory given")
     jobs = []
     taken: dict[tuple[Cell, str], Path] = {}
+    digests: dict[str, Path] = {}
     for i, name in enumerate(run_folders):
         if progress is not None:
             progress(i, len(run_folders))
@@ -204,11 +204,18 @@ def ingest(
         taken[cell, chosen.name] = path
         if has_run(study, cell, chosen.name):
             raise InputError(f"{path}: {cell.place}, arm {chosen.name} has a run already; it is never overwritten")
-        begun = _started(run, path, entry, started)
+        begun = check_started(run, started, str(path), entry.registered_at, now())
         try:
             check_run(run, entry, plans, cell, chosen, entry.plan(cell))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+        if run.source == MEASURED:
+            # before anything is added, so that all are added or none
+            digest = content_digest(run)
+            if digest in digests:
+                raise InputError(f"{path}: the same run as {digests[digest]}; every run may stand once")
+            digests[digest] = path
+            refuse_twin(study, cell, chosen.name, digest)
         facts = {
             "how": "study ingest",
             "origin": str(path.resolve()),
@@ -229,14 +236,6 @@ def ingest(
     ]
     missing = sum(not has_run(study, cell, name) for cell, name in places)
     return Collected(tuple(added), len(places) - missing - len(added), missing)
-
-
-def check_run(run: Run, entry: Entry, plans: PlanSet, cell: Cell, arm: Arm, plan: InputPlan) -> None:
-    """Raise InputError when the run is not valid for its place or lacks a channel."""
-    reasons = invalid_reasons(run, plan, arm, plans)
-    if reasons:
-        raise InputError(f"not a valid run of {cell.place}, arm {arm.name}: {'; '.join(reasons)}")
-    observe(run, plan, cell, arm.name, plans, entry.profile)
 
 
 def _place(study: Study, run: Run, path: Path, arm: str | None) -> tuple[Entry, PlanSet, Cell, Arm]:
@@ -266,32 +265,3 @@ def _place(study: Study, run: Run, path: Path, arm: str | None) -> tuple[Entry, 
             "a simulated run never stands for a measured one"
         )
     return entry, plans, cell, chosen
-
-
-def _started(run: Run, path: Path, entry: Entry, stated: str | None) -> str | None:
-    """When the run began; it must be after the registration. A simulated run has no such moment."""
-    if run.source == SIMULATED:
-        return None
-    told = run.details.get("started_at") or stated
-    if told is None:
-        raise InputError(
-            f"{path}: does not say when it began; give it with --started (ISO 8601 with zone, e.g. "
-            f"{entry.registered_at})"
-        )
-    begun, registered = _moment(told, f"{path}: started_at"), _moment(entry.registered_at, "registered_at")
-    if begun < registered:
-        raise InputError(
-            f"{path}: began {told}, before the registration ({entry.registered_at}); "
-            "only what is measured after it counts"
-        )
-    return str(told)
-
-
-def _moment(text: Any, where: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: {text!r} is not a time in ISO 8601") from None
-    if moment.tzinfo is None:
-        raise InputError(f"{where}: {text!r} has no zone; write e.g. {text}+00:00")
-    return moment

@@ -1,4 +1,4 @@
-"""From a run to what the criteria need, and whether the run is valid for its place in the study."""
+"""From a run to what the criteria need."""
 
 from __future__ import annotations
 
@@ -8,33 +8,11 @@ from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
 from slotgrid.run import Run
-from slotgrid.study.manifest import Cell
+from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.predict import steady_outcome
 from slotgrid.study.settings import STEADY, Arm, PlanSet
-
-# where a configuration was pieced together from what ran, buckets that never ran are not in it
-_SEEN_ONLY = "the log"
-
-
-def invalid_reasons(run: Run, plan: InputPlan, arm: Arm, plans: PlanSet) -> list[str]:
-    """Why the run may not stand for this arm on this plan; empty when it may."""
-    reasons = []
-    stated = run.details.get("valid")
-    if stated is False:
-        told = run.details.get("invalid_reasons") or run.details.get("reasons") or ["no reason is given"]
-        reasons += [f"marked invalid: {text}" for text in ([told] if isinstance(told, str) else told)]
-    if plans.load != STEADY and run.requests.height != plan.turn_count:
-        reasons.append(f"{run.requests.height} of {plan.turn_count} requests have a result")
-    if run.config is not None and not _fits(run, arm):
-        reasons.append(f"configuration {run.config.label}, the arm has {arm.config.label}")
-    for name, what in (("computed_tokens", "cached tokens are not observable"), ("finish_s", "no finish time")):
-        missing = run.requests[name].null_count()
-        if missing and plans.load != STEADY:
-            reasons.append(f"{missing} requests: {what}")
-    if run.histogram is None:
-        reasons.append("decode steps are not observed (channel A needs them)")
-    return reasons
+from slotgrid.study.validity import invalid_reasons
 
 
 def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, profile: StackProfile) -> Outcome:
@@ -73,8 +51,9 @@ def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, pro
     )
 
 
-def _fits(run: Run, arm: Arm) -> bool:
-    assert run.config is not None
-    if run.details.get("config_from") == _SEEN_ONLY:
-        return set(run.config.buckets) <= set(arm.config.buckets) and run.config.slots <= arm.config.slots
-    return run.config == arm.config
+def check_run(run: Run, entry: Entry, plans: PlanSet, cell: Cell, arm: Arm, plan: InputPlan) -> Outcome:
+    """What the run says. Raises InputError when it is not valid for its place or lacks a channel."""
+    reasons = invalid_reasons(run, plan, arm, plans)
+    if reasons:
+        raise InputError(f"not a valid run of {cell.place}, arm {arm.name}: {'; '.join(reasons)}")
+    return observe(run, plan, cell, arm.name, plans, entry.profile)

@@ -21,6 +21,9 @@ from slotgrid.run.window import Window
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.settings import STEADY, Arm, PlanSet, Settings
 
+# a stated window may differ by this
+_SAME_S = 1e-3
+
 
 def predict(
     settings: Settings, plans: PlanSet, plan: InputPlan, arm: str, profile: StackProfile, sessions: int, replicate: str
@@ -135,14 +138,19 @@ def steady_outcome(
 
 
 def _window(run: Run, plans: PlanSet, plan: InputPlan) -> Window:
-    """A replay that stopped sending at the end of its window says which window that was; else the rule finds it."""
+    """The window the registered rule finds. A run that states its own must have had the same."""
+    found = find_window(run, plan, evaluation_s=plans.window_s, warmup_s=plans.warmup_s)
     stated = run.details.get("window")
     if stated is None:
-        return find_window(run, plan, evaluation_s=plans.window_s, warmup_s=plans.warmup_s)
+        return found
     try:
         window = Window(float(stated["start_s"]), float(stated["end_s"]))
     except (KeyError, TypeError, ValueError):
         raise InputError(f"window: the run states {stated!r}; expected start_s and end_s") from None
-    if abs(window.seconds - plans.window_s) > 1e-6:
-        raise InputError(f"window: the run's is {window.seconds:g} s long, registered were {plans.window_s:g} s")
-    return window
+    # "not within" instead of "beyond", so that NaN does not pass
+    if not (abs(window.start_s - found.start_s) <= _SAME_S and abs(window.end_s - found.end_s) <= _SAME_S):
+        raise InputError(
+            f"window: the run states {window.start_s:.3f} to {window.end_s:.3f} s, "
+            f"the registered rule gives {found.start_s:.3f} to {found.end_s:.3f} s"
+        )
+    return found

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slotgrid import files
 from slotgrid.errors import InputError
-from slotgrid.plan import InputPlan
 from slotgrid.run import Run
 from slotgrid.run.readers import read_run
 from slotgrid.study import store
@@ -18,7 +18,7 @@ from slotgrid.study.settings import MEASURED, PlanSet
 from slotgrid.study.study import Study
 
 FORMAT = "slotgrid-study-run/1"
-RUNS, RECORD, RUN = "runs", "record.json", "run"
+RUNS, RECORD, VOUCHER, RUN = "runs", "record.json", "record.sha256", "run"
 # columns that no two executions share: seconds on a clock
 _OWN = ("session", "turn", "arrival_s", "first_token_s", "finish_s", "request_id")
 
@@ -76,12 +76,7 @@ def add_run(
         raise InputError(f"{target}: {cell.place}, arm {arm} has a run already; it is never overwritten")
     digest = content_digest(run)
     if run.source == MEASURED:
-        for other in all_records(study):
-            if other.data.get("content") == digest:
-                raise InputError(
-                    f"{cell.place}, arm {arm}: the same run as {other.cell.place}, arm {other.arm}; "
-                    "every run may stand once"
-                )
+        refuse_twin(study, cell, arm, digest)
     with store.new_folder(target) as partial:
         fill(partial / RUN)
         copied = partial / RUN
@@ -103,8 +98,20 @@ def add_run(
                 if path.is_file()
             },
         }
-        store.write_new(partial / RECORD, store.json_bytes(data))
+        body = store.json_bytes(data)
+        store.write_new(partial / RECORD, body)
+        store.write_new(partial / VOUCHER, f"{hashlib.sha256(body).hexdigest()}  {RECORD}\n".encode())
     return load_record(study, entry, cell, arm)
+
+
+def refuse_twin(study: Study, cell: Cell, arm: str, digest: str) -> None:
+    """Raise InputError when a run of the study has the same content."""
+    for other in all_records(study):
+        if other.data.get("content") == digest:
+            raise InputError(
+                f"{cell.place}, arm {arm}: the same run as {other.cell.place}, arm {other.arm}; "
+                "every run may stand once"
+            )
 
 
 def load_record(study: Study, entry: Entry, cell: Cell, arm: str) -> Record:
@@ -113,6 +120,11 @@ def load_record(study: Study, entry: Entry, cell: Cell, arm: str) -> Record:
     path = folder / RECORD
     if not path.exists():
         raise InputError(f"{cell.place}, arm {arm}: the run is missing ({folder})")
+    if not (folder / VOUCHER).is_file():
+        raise InputError(f"{folder / VOUCHER}: missing; it vouches for {RECORD} beside it")
+    vouched = files.read_bytes(folder / VOUCHER).split()
+    if not vouched or vouched[0].decode(errors="replace") != sha256_of(path):
+        raise InputError(f"{path}: changed after it was recorded ({VOUCHER} beside it names another hash)")
     data = store.read_object(path, FORMAT)
     told = (data.get("set"), data.get("sessions"), data.get("replicate"), data.get("arm"))
     if told != (cell.plan_set, cell.sessions, cell.replicate, arm):
@@ -124,7 +136,19 @@ def load_record(study: Study, entry: Entry, cell: Cell, arm: str) -> Record:
     for key in ("files", "source", "added_at"):
         if key not in data:
             raise InputError(f"{path}: {key} is missing")
+    _check_types(data, path)
     return Record(folder, cell, arm, data, sha256_of(path))
+
+
+def _check_types(data: Mapping[str, Any], path: Path) -> None:
+    """Raise InputError naming the first key whose value is of another kind than it is written with."""
+    for key in ("source", "added_at", "started_at", "started_stated", "how", "content"):
+        value = data.get(key)
+        if not isinstance(value, str) and not (value is None and key not in ("source", "added_at", "how")):
+            raise InputError(f"{path}: {key} is {value!r}; expected a text")
+    hashes = data["files"]
+    if not isinstance(hashes, dict) or not all(isinstance(told, str) for told in hashes.values()):
+        raise InputError(f"{path}: files is {type(hashes).__name__}; expected a hash for each file name")
 
 
 def has_run(study: Study, cell: Cell, arm: str) -> bool:
@@ -152,9 +176,3 @@ def content_digest(run: Run) -> str:
     """Hash of what no two executions share; the same run in two places has the same."""
     table = run.requests.select([name for name in _OWN if name in run.requests.columns])
     return hashlib.sha256(table.write_csv().encode()).hexdigest()
-
-
-def check_plan(plan: InputPlan, record: Record, run: Run) -> None:
-    """The run itself must still say the plan of its record."""
-    if run.plan_sha256 is not None and run.plan_sha256 != plan.content_sha256:
-        raise InputError(f"{record.folder}: the run is of another plan than {record.cell.place}")

@@ -14,12 +14,13 @@ from slotgrid.errors import InputError
 from slotgrid.study import store
 from slotgrid.study.decide import compare_all, mean_absolute_error
 from slotgrid.study.manifest import Entry, sha256_of
-from slotgrid.study.observe import observe
+from slotgrid.study.observe import check_run
 from slotgrid.study.outcome import Outcome
-from slotgrid.study.records import Record, check_plan, has_run, set_records
+from slotgrid.study.records import Record, has_run, set_records
 from slotgrid.study.settings import STEADY, PlanSet
 from slotgrid.study.steady import judge_steady
 from slotgrid.study.study import Study, check_code, open_study
+from slotgrid.study.validity import check_started
 
 FORMAT = "slotgrid-verdict/1"
 FOLDER, FILE, VOUCHER = "verdicts", "verdict.json", "verdict.sha256"
@@ -56,7 +57,7 @@ def verdict(
         return stored
     code = check_code(entry, other_code)
     records = complete_records(study, entry, plans)
-    observed = observations(entry, plans, records)
+    observed = observations(entry, plans, records, now=now())
     data: dict[str, Any] = {
         "format": FORMAT,
         "set": plans.name,
@@ -156,13 +157,26 @@ def complete_records(study: Study, entry: Entry, plans: PlanSet) -> list[Record]
     return records
 
 
-def observations(entry: Entry, plans: PlanSet, records: Sequence[Record]) -> list[Outcome]:
-    """Every run read, verified and priced."""
+def observations(entry: Entry, plans: PlanSet, records: Sequence[Record], *, now: str) -> list[Outcome]:
+    """Every run read, verified, checked as when it came in, and priced. A record is believed only where the run and
+    the registration say the same."""
     found = []
     for record in records:
-        run, plan = record.read(), entry.plan(record.cell)
-        check_plan(plan, record, run)
-        found.append(observe(run, plan, record.cell, record.arm, plans, entry.profile))
+        run, plan, arm = record.read(), entry.plan(record.cell), entry.settings.arm(record.arm)
+        if not run.source == record.source == arm.runs:
+            raise InputError(
+                f"{record.folder}: a {run.source} run, recorded as {record.source}, for an arm that is {arm.runs}"
+            )
+        if run.plan_sha256 is not None and run.plan_sha256 != plan.content_sha256:
+            raise InputError(f"{record.folder}: the run is of another plan than {record.cell.place}")
+        told = record.data.get("started_at")
+        begun = check_started(run, told, str(record.folder), entry.registered_at, now)
+        if begun is not None and begun != told:
+            raise InputError(f"{record.folder}: recorded as begun {told}, the run itself says {begun}")
+        try:
+            found.append(check_run(run, entry, plans, record.cell, arm, plan))
+        except InputError as error:
+            raise InputError(f"{record.folder}: {error}") from None
     return found
 
 

@@ -1,0 +1,139 @@
+"""Whether a run may stand in its place: it ran the plan, its numbers are numbers, it began after the registration."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from slotgrid.errors import InputError
+from slotgrid.plan import InputPlan
+from slotgrid.run import Run
+from slotgrid.study.settings import SIMULATED, STEADY, Arm, PlanSet
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# where a configuration was pieced together from what ran, buckets that never ran are not in it
+_SEEN_ONLY = "the log"
+# part of the tokens by which the steps of a run that was cut off by its window may differ from its requests
+PARTIAL = 0.01
+
+
+def invalid_reasons(run: Run, plan: InputPlan, arm: Arm, plans: PlanSet) -> list[str]:
+    """Why the run may not stand for this arm on this plan; empty when it may."""
+    reasons = []
+    stated = run.details.get("valid")
+    if stated is False:
+        told = run.details.get("invalid_reasons") or run.details.get("reasons") or ["no reason is given"]
+        reasons += [f"marked invalid: {text}" for text in ([told] if isinstance(told, str) else told)]
+    if plans.load != STEADY and run.requests.height != plan.turn_count:
+        reasons.append(f"{run.requests.height} of {plan.turn_count} requests have a result")
+    if run.config is not None and not _fits(run, arm):
+        reasons.append(f"configuration {run.config.label}, the arm has {arm.config.label}")
+    for name, what in (("computed_tokens", "cached tokens are not observable"), ("finish_s", "no finish time")):
+        missing = run.requests[name].null_count()
+        if missing and plans.load != STEADY:
+            reasons.append(f"{missing} requests: {what}")
+    if run.histogram is None:
+        reasons.append("decode steps are not observed (channel A needs them)")
+    if reasons:
+        return reasons
+    return _other_times(run.requests) or _other_requests(run, plan, plans)
+
+
+def _other_times(rows: pl.DataFrame) -> list[str]:
+    """The first row whose times are no times. A missing time is another matter (unknown, or still in flight)."""
+    import polars as pl
+
+    for name in ("arrival_s", "finish_s"):
+        wrong = rows.with_row_index().filter(~pl.col(name).cast(pl.Float64).is_finite())
+        if wrong.height:
+            return [f"request row {wrong['index'][0]}: {name} is {wrong[name][0]}; allowed: finite seconds"]
+    late = rows.with_row_index().filter(pl.col("finish_s") < pl.col("arrival_s"))
+    if late.height:
+        row = late.row(0, named=True)
+        return [f"request row {row['index']}: finish_s {row['finish_s']} is before arrival_s {row['arrival_s']}"]
+    return []
+
+
+def _other_requests(run: Run, plan: InputPlan, plans: PlanSet) -> list[str]:
+    """The first request that is not the plan's, and steps that do not make its tokens."""
+    planned = planned_tokens(plan)
+    names = ("session", "turn", "prompt_tokens", "output_tokens", "finish_s")
+    seen: set[tuple[int, int]] = set()
+    made = 0
+    for i, (session, turn, prompt, output, finish) in enumerate(run.requests.select(names).iter_rows()):
+        if session is None or turn is None:
+            return [f"request row {i}: session and turn are not known"]
+        key, place = (session, turn), f"request row {i} (session {session}, turn {turn})"
+        if key not in planned:
+            return [f"{place}: is not in the plan"]
+        if key in seen:
+            return [f"{place}: is there twice"]
+        seen.add(key)
+        open_end = plans.load == STEADY and finish is None
+        for name, value, told in zip(names[2:4], (prompt, output), planned[key], strict=True):
+            if value != told and not open_end:
+                return [f"{place}: {name} is {value}, the plan has {told}"]
+        made += 0 if open_end else output - 1
+    assert run.histogram is not None
+    stepped = int((run.histogram["running"] * run.histogram["steps"]).sum())
+    if plans.load != STEADY:
+        return [] if stepped == made else [f"decode steps make {stepped:,} tokens, the requests need {made:,}"]
+    # when the window ended, every client may have had one request in flight
+    most = made + len(plan.clients) * max(output for _, output in planned.values())
+    if not (1 - PARTIAL) * made <= stepped <= (1 + PARTIAL) * most:
+        return [f"decode steps make {stepped:,} tokens, the requests need {made:,} to {most:,}"]
+    return []
+
+
+def planned_tokens(plan: InputPlan) -> dict[tuple[int, int], tuple[int, int]]:
+    """(prompt, output) tokens of every (session, turn) of a plan."""
+    found = {}
+    for s, (_, session) in enumerate(plan.sessions()):
+        context = 0
+        for t, turn in enumerate(session.turns):
+            context += turn.new_tokens
+            found[s, t] = (context, turn.output_tokens)
+            context += turn.output_tokens
+    return found
+
+
+def check_started(run: Run, told: Any, where: str, registered_at: str, now: str) -> str | None:
+    """When the run began: what it says itself, else ``told``. After the registration and not in the future.
+
+    None for a simulated run, which has no such moment. Raises InputError naming ``where``.
+    """
+    if run.source == SIMULATED:
+        return None
+    told = run.details.get("started_at") or told
+    if told is None:
+        raise InputError(
+            f"{where}: does not say when it began; give it with --started (ISO 8601 with zone, e.g. {registered_at})"
+        )
+    begun = moment(told, f"{where}: started_at")
+    if begun < moment(registered_at, "registered_at"):
+        raise InputError(
+            f"{where}: began {told}, before the registration ({registered_at}); only what is measured after it counts"
+        )
+    if begun > moment(now, "now"):
+        raise InputError(f"{where}: began {told}, which is still to come (it is {now})")
+    return str(told)
+
+
+def moment(text: Any, where: str) -> datetime:
+    """A time in ISO 8601 with its zone. Raises InputError naming ``where``."""
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {text!r} is not a time in ISO 8601") from None
+    if found.tzinfo is None:
+        raise InputError(f"{where}: {text!r} has no zone; write e.g. {text}+00:00")
+    return found
+
+
+def _fits(run: Run, arm: Arm) -> bool:
+    assert run.config is not None
+    if run.details.get("config_from") == _SEEN_ONLY:
+        return set(run.config.buckets) <= set(arm.config.buckets) and run.config.slots <= arm.config.slots
+    return run.config == arm.config
