@@ -25,7 +25,7 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev $(VENV)/.stack
 	$(BIN)/pytest -n 2 --dist loadfile
 
-# By hand: a minute of load from 200 clients, and the real small model (when its weights are installed).
+# By hand: load from 200 clients, the real small model (with its weights), calibration, a study and the demo on the engine.
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow -s
 
