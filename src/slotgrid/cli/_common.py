@@ -21,6 +21,42 @@ _MOST_NUMBERS = 10_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
+# options that several commands share
+BaselineOption = Annotated[str, typer.Option(help="Buckets of the baseline, e.g. 1,2,4,8 or 1,2,4,8@9 (9 slots).")]
+BlocksOption = Annotated[str | None, typer.Option(help="Blocks: several plans per seed, e.g. 0,1,2.")]
+ClockOption = Annotated[
+    str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
+]
+CompileBudgetOption = Annotated[str | None, typer.Option(help="Longest compile time with unit, e.g. 30m.")]
+EvalSeedsOption = Annotated[str | None, typer.Option(help="Seeds of the plans that check the ranking.")]
+ExploreSeedsOption = Annotated[str | None, typer.Option(help="Seeds of the plans that rank candidates.")]
+ExtraSlotsOption = Annotated[str, typer.Option(help="KV slots above the batch size, e.g. +0,+1,+4.")]
+IntermediateOption = Annotated[
+    str | None, typer.Option(help="Sizes allowed between 1 and the batch; all unless given.")
+]
+MaxBucketsOption = Annotated[int, typer.Option(help="Most bucket sizes of a candidate.")]
+MemoryBudgetOption = Annotated[
+    str | None,
+    typer.Option(help="Most memory of a device with unit, e.g. 15.7GiB; the profile's unless given."),
+]
+NearTieOption = Annotated[
+    float,
+    typer.Option(help="Ratios this close to the best are near-ties; with repeats also what is not behind in 5 %."),
+]
+ProfileOption = Annotated[str, typer.Option(help="Built-in profile id or TOML file.")]
+RepeatsOption = Annotated[
+    int | None, typer.Option(help="Repeats of every plan that differ by what is random on a real server.")
+]
+RepeatsSeedOption = Annotated[int, typer.Option(help="Seed of the repeats.")]
+RulesOption = Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")]
+ScoreOption = Annotated[str, typer.Option(help="sum (of seconds) or mean (of ratios per session count).")]
+TurnaroundOption = Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")]
+WithoutOption = Annotated[
+    str | None,
+    typer.Option(help="Corrections of the operating clock to leave out: decode, context, prefill, excess."),
+]
+WorkloadOption = Annotated[str, typer.Option(help="Built-in workload name or TOML file.")]
+
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """Read ``8,10,12``, ``8-16`` or ``8-16:4``, also mixed. Raises InputError naming the option."""

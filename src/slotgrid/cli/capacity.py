@@ -6,12 +6,25 @@ from typing import Annotated
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, print_json, progress_bar, seconds, whole_numbers, words
+from slotgrid.cli._common import (
+    ClockOption,
+    JsonOption,
+    ProfileOption,
+    RulesOption,
+    WithoutOption,
+    WorkloadOption,
+    console,
+    print_json,
+    progress_bar,
+    seconds,
+    whole_numbers,
+    words,
+)
 
 
 def capacity(
-    profile: Annotated[str, typer.Option(help="Built-in profile id or TOML file.")],
-    workload: Annotated[str, typer.Option(help="Built-in workload name or TOML file.")],
+    profile: ProfileOption,
+    workload: WorkloadOption,
     buckets: Annotated[
         list[str], typer.Option(help="A configuration, e.g. 1,2,4,8 or 1,2,4,8@9 (9 slots); give it once for each.")
     ],
@@ -27,14 +40,9 @@ def capacity(
     cycle: Annotated[
         str | None, typer.Option(help="Agents start this long over their number apart; the workload's unless given.")
     ] = None,
-    rules: Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")] = None,
-    clock: Annotated[
-        str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
-    ] = None,
-    without: Annotated[
-        str | None,
-        typer.Option(help="Corrections of the operating clock to leave out: decode, context, prefill, excess."),
-    ] = None,
+    rules: RulesOption = None,
+    clock: ClockOption = None,
+    without: WithoutOption = None,
     turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit; not perturbed then.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,12 +6,24 @@ from typing import Annotated
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, print_json, seconds, whole_numbers
+from slotgrid.cli._common import (
+    BlocksOption,
+    ClockOption,
+    JsonOption,
+    ProfileOption,
+    RulesOption,
+    TurnaroundOption,
+    WorkloadOption,
+    console,
+    print_json,
+    seconds,
+    whole_numbers,
+)
 
 
 def explain(
-    profile: Annotated[str, typer.Option(help="Built-in profile id or TOML file.")],
-    workload: Annotated[str, typer.Option(help="Built-in workload name or TOML file.")],
+    profile: ProfileOption,
+    workload: WorkloadOption,
     sessions: Annotated[str, typer.Option(help="Concurrent clients, e.g. 8 or 6,8,10; each at most --max-running.")],
     max_running: Annotated[int, typer.Option(help="Most requests in one decode step (batch size).")],
     slots: Annotated[int | None, typer.Option(help="KV slots; as many as --max-running unless given.")] = None,
@@ -24,13 +36,11 @@ def explain(
         str | None, typer.Option(help="Sizes the cheapest set may hold between 1 and the top; all unless given.")
     ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Simulate the same plans beside the equations.")] = False,
-    rules: Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")] = None,
-    turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")] = None,
-    clock: Annotated[
-        str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
-    ] = None,
+    rules: RulesOption = None,
+    turnaround: TurnaroundOption = None,
+    clock: ClockOption = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of the plans; the workload's unless given.")] = None,
-    blocks: Annotated[str | None, typer.Option(help="Blocks: several plans per seed, e.g. 0,1,2.")] = None,
+    blocks: BlocksOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a bucket set by how many requests run at once: the cheapest set for it, and what each bucket saves."""

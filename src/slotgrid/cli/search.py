@@ -8,44 +8,58 @@ from typing import Annotated
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, note, print_json, progress_bar, seconds, whole_numbers
+from slotgrid.cli._common import (
+    BaselineOption,
+    BlocksOption,
+    ClockOption,
+    CompileBudgetOption,
+    EvalSeedsOption,
+    ExploreSeedsOption,
+    ExtraSlotsOption,
+    IntermediateOption,
+    JsonOption,
+    MaxBucketsOption,
+    MemoryBudgetOption,
+    NearTieOption,
+    ProfileOption,
+    RepeatsOption,
+    RepeatsSeedOption,
+    RulesOption,
+    ScoreOption,
+    TurnaroundOption,
+    WorkloadOption,
+    console,
+    note,
+    print_json,
+    progress_bar,
+    seconds,
+    whole_numbers,
+)
 
 DEFAULT_FOLDER = Path("slotgrid-search")
 
 
 def search(
-    profile: Annotated[str, typer.Option(help="Built-in profile id or TOML file.")],
-    workload: Annotated[str, typer.Option(help="Built-in workload name or TOML file.")],
+    profile: ProfileOption,
+    workload: WorkloadOption,
     sessions: Annotated[str, typer.Option(help="Concurrent clients to search for, e.g. 6,8,10.")],
     batch: Annotated[str, typer.Option(help="Batch sizes: a list or range, e.g. 8,10,12,16 or 8-16:2.")],
-    baseline: Annotated[str, typer.Option(help="Buckets of the baseline, e.g. 1,2,4,8 or 1,2,4,8@9 (9 slots).")],
-    max_buckets: Annotated[int, typer.Option(help="Most bucket sizes of a candidate.")] = 6,
-    intermediate: Annotated[
-        str | None, typer.Option(help="Sizes allowed between 1 and the batch; all unless given.")
-    ] = None,
-    slots: Annotated[str, typer.Option(help="KV slots above the batch size, e.g. +0,+1,+4.")] = "+0",
-    rules: Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")] = None,
-    turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")] = None,
-    clock: Annotated[
-        str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
-    ] = None,
-    ensemble: Annotated[
-        int | None, typer.Option(help="Repeats of every plan that differ by what is random on a real server.")
-    ] = None,
-    ensemble_seed: Annotated[int, typer.Option(help="Seed of the repeats.")] = 0,
-    compile_budget: Annotated[str | None, typer.Option(help="Longest compile time with unit, e.g. 30m.")] = None,
-    memory_budget: Annotated[
-        str | None,
-        typer.Option(help="Most memory of a device with unit, e.g. 15.7GiB; the profile's unless given."),
-    ] = None,
-    score: Annotated[str, typer.Option(help="sum (of seconds) or mean (of ratios per session count).")] = "sum",
-    near_tie: Annotated[
-        float,
-        typer.Option(help="Ratios this close to the best are near-ties; with repeats also what is not behind in 5 %."),
-    ] = 0.005,
-    explore_seeds: Annotated[str | None, typer.Option(help="Seeds of the plans that rank candidates.")] = None,
-    eval_seeds: Annotated[str | None, typer.Option(help="Seeds of the plans that check the ranking.")] = None,
-    blocks: Annotated[str | None, typer.Option(help="Blocks: several plans per seed, e.g. 0,1,2.")] = None,
+    baseline: BaselineOption,
+    max_buckets: MaxBucketsOption = 6,
+    intermediate: IntermediateOption = None,
+    slots: ExtraSlotsOption = "+0",
+    rules: RulesOption = None,
+    turnaround: TurnaroundOption = None,
+    clock: ClockOption = None,
+    ensemble: RepeatsOption = None,
+    ensemble_seed: RepeatsSeedOption = 0,
+    compile_budget: CompileBudgetOption = None,
+    memory_budget: MemoryBudgetOption = None,
+    score: ScoreOption = "sum",
+    near_tie: NearTieOption = 0.005,
+    explore_seeds: ExploreSeedsOption = None,
+    eval_seeds: EvalSeedsOption = None,
+    blocks: BlocksOption = None,
     top: Annotated[int, typer.Option(help="Ranked candidates to show.", min=1)] = 10,
     threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the ledger.")] = DEFAULT_FOLDER,

@@ -7,27 +7,35 @@ from typing import Annotated, Any
 
 import typer
 
-from slotgrid.cli._common import JsonOption, console, note, print_json, progress_bar, seconds, words
+from slotgrid.cli._common import (
+    ClockOption,
+    JsonOption,
+    ProfileOption,
+    RulesOption,
+    TurnaroundOption,
+    WithoutOption,
+    console,
+    note,
+    print_json,
+    progress_bar,
+    seconds,
+    words,
+)
 
 
 def simulate(
     path: Annotated[Path, typer.Argument(help="Plan file.", metavar="PLAN")],
-    profile: Annotated[str, typer.Option(help="Built-in profile id or TOML file.")],
+    profile: ProfileOption,
     buckets: Annotated[str, typer.Option(help="Decode batch buckets, e.g. 1,2,4,8.")],
     slots: Annotated[int | None, typer.Option(help="KV slots; the top bucket unless given.")] = None,
     max_running: Annotated[int | None, typer.Option(help="Running limit; the top bucket unless given.")] = None,
-    rules: Annotated[str | None, typer.Option(help="real or paper; the profile's unless given.")] = None,
+    rules: RulesOption = None,
     release: Annotated[str | None, typer.Option(help="Switch one rule: at_once or next_admission.")] = None,
     padding: Annotated[str | None, typer.Option(help="Switch one rule: none or evict.")] = None,
     arrivals: Annotated[str | None, typer.Option(help="Switch one rule: plan, fixed or closed_loop.")] = None,
-    turnaround: Annotated[str | None, typer.Option(help="Client turnaround with unit, e.g. 0.8ms.")] = None,
-    clock: Annotated[
-        str | None, typer.Option(help="What moves time: price or operating; the profile's unless given.")
-    ] = None,
-    without: Annotated[
-        str | None,
-        typer.Option(help="Corrections of the operating clock to leave out: decode, context, prefill, excess."),
-    ] = None,
+    turnaround: TurnaroundOption = None,
+    clock: ClockOption = None,
+    without: WithoutOption = None,
     ensemble: Annotated[
         int | None, typer.Option(help="Repeats that differ by what is random on a real server, e.g. 200.")
     ] = None,

@@ -1,7 +1,8 @@
 """The engine: plans on configurations, simulated rule by rule.
 
 Read in this order: ``rules`` (what differs between schedulers), ``prepare`` (from plans and profiles to numbers),
-``kernel`` (the event loop), ``single`` (one plan, all tables), ``batch`` (many plans, totals only).
+``kernel`` (the event loop), ``setup`` and ``single`` (one plan, all tables), ``batch`` (many plans, totals only),
+``perturb`` and ``ensemble`` (repeats that differ by what is random on a server), ``steady`` (evaluation windows).
 
 Invariants, each a property test in ``tests/engine/test_invariants.py``:
 
