@@ -35,8 +35,15 @@ def wait_for_replays(folder: Path, count: int) -> None:
 
 def test_killed_and_gone_on_the_rules_are_found(tiny: Path, tmp_path: Path, slotgrid: Command) -> None:
     arguments = ("--artifact", tiny, "-o", "p.toml", "--seed", "3", "--most-repeats", "5")
+    # the terminal is closed
     process = start(*arguments, cwd=tmp_path)
-    wait_for_replays(tmp_path / "p.calibration", 4)
+    wait_for_replays(tmp_path / "p.calibration", 3)
+    process.send_signal(signal.SIGHUP)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, stdout, stderr.splitlines()[-1]) == (130, "", "slotgrid: interrupted")
+    before = len(list((tmp_path / "p.calibration").glob("*.json")))
+    process = start(*arguments, cwd=tmp_path)
+    wait_for_replays(tmp_path / "p.calibration", before + 1)
     process.kill()
     process.communicate()
     assert not (tmp_path / "p.toml").exists()

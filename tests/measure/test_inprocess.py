@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from pathlib import Path
 
@@ -82,6 +83,18 @@ block_tokens = 128
 generated_reusable = false
 """
     return profile_from_toml(text.encode(), "fitted")
+
+
+def test_garbage_is_not_collected_on_the_clock() -> None:
+    clock = CpuClock()
+    for there in (True, False):
+        (gc.enable if there else gc.disable)()
+        try:
+            with clock.ticking():
+                assert not gc.isenabled()
+            assert gc.isenabled() is there
+        finally:
+            gc.enable()
 
 
 @pytest.fixture(scope="module")

@@ -221,6 +221,20 @@ def test_a_bucket_needs_three_replays() -> None:
     assert refused.more_repeats == 3
 
 
+def test_a_wild_replay_counts_less_and_a_wild_bucket_is_no_answer() -> None:
+    true = {1: 9e-3, 2: 10e-3, 4: 11e-3, 8: 13e-3}
+    steady = runs(true, 0.0, 0.0, noise=0.01)
+    wild = replace(steady[-1], step_s=5 * steady[-1].step_s)
+    fit = decode_fit.fit([*steady[:-1], wild], (1, 2, 4, 8))
+    assert isinstance(fit, decode_fit.DecodeFit)
+    assert [estimate.value for _, estimate in fit.fixed] == pytest.approx(list(true.values()), rel=0.05)
+    scattered = [replace(run, step_s=run.step_s * (0.2, 1.0, 3.0)[i % 3]) for i, run in enumerate(steady)]
+    refused = decode_fit.fit(scattered, (1, 2, 4, 8))
+    assert isinstance(refused, Refusal)
+    assert "either way, allowed is 50%" in str(refused)
+    assert (refused.more_repeats or 0) >= 1
+
+
 # --- prefill -----------------------------------------------------------------------------------------------
 
 LENGTHS = (16, 64, 65, 128, 129, 256, 257, 500, 1000, 2000, 2048, 2049)

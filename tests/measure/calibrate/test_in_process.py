@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import polars as pl
@@ -9,38 +10,10 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.measure.calibrate.calibrate import calibrate, require_profile
-from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.target import InProcessTarget
 from slotgrid.run.readers.event_log import run_from_events
-
-EVERY = 20
-
-
-def unseen() -> sg.InputPlan:
-    """Eight clients on eight slots: some returns find their prefix, some do not."""
-    clients = []
-    for i in range(8):
-        turns = (sg.Turn(150 + 70 * (i % 5), 20 + 7 * (i % 4), 0.5 * (i % 3)), sg.Turn(12, 15, 1.5), sg.Turn(140, 18))
-        clients.append(sg.Client(0.4 * i, (sg.Session(f"s{i}", turns),)))
-    return sg.InputPlan("unseen", tuple(clients))
-
-
-class InTurns(InProcessTarget):
-    """Replays the unseen plan between the replays of the calibration, so that a slow hour of the machine meets both."""
-
-    def __init__(self, artifact: Path, folder: Path) -> None:
-        super().__init__(artifact)
-        self.folder = folder
-        self.count = 0
-        self.logs: list[Path] = []
-
-    def replay(self, plan: sg.InputPlan, folder: Path) -> list[Seen]:
-        if self.count % EVERY == EVERY // 2:
-            aside = self.folder / str(self.count)
-            super().replay(unseen(), aside)
-            self.logs.append(aside / "events.jsonl")
-        self.count += 1
-        return super().replay(plan, folder)
+from tests.measure.calibrate.unseen import InTurns, unseen
+from tests.serve.attempts import in_one_of_three
 
 
 def decode_steps(logs: list[Path]) -> pl.DataFrame:
@@ -52,19 +25,29 @@ def decode_steps(logs: list[Path]) -> pl.DataFrame:
 def test_the_profile_predicts_new_inputs(artifact: Path, tmp_path: Path) -> None:
     """Step times within 10 % of the engine's own event log; reuse within the spread of repeats and device time within
     10 % on a plan the calibration has not seen."""
-    target = InTurns(artifact, tmp_path / "unseen")
-    profile = require_profile(calibrate(target=target, output=tmp_path / "p.toml"), "p.toml")
+    attempts = itertools.count()
+    in_one_of_three(lambda: check(artifact, tmp_path / str(next(attempts))))
+
+
+def check(artifact: Path, folder: Path) -> None:
+    inner = InProcessTarget(artifact)
+    seen: list[Path] = []
+
+    def replay_unseen(number: int) -> None:
+        inner.replay(unseen(number), folder / f"unseen-{number}")
+        seen.append(folder / f"unseen-{number}" / "events.jsonl")
+
+    result = calibrate(target=InTurns(inner, replay_unseen, every=20), output=folder / "p.toml")
+    profile = require_profile(result, "p.toml")
     config = sg.ServingConfig((1, 2, 4, 8))
     step_s = profile.price.decode.step_s(config)
-    logs = [
-        log for log in (tmp_path / "p.calibration").glob("decode-n*/events.jsonl") if "-long" not in log.parent.name
-    ]
+    logs = [log for log in (folder / "p.calibration").glob("decode-n*/events.jsonl") if "-long" not in log.parent.name]
     logged = decode_steps(sorted(logs)).group_by("bucket").agg(pl.col("duration_s").median()).sort("bucket")
     for bucket, seconds in logged.iter_rows():
         print(f"step of bucket {bucket}: log {seconds * 1e3:.2f} ms, profile {step_s[bucket] / seconds - 1:+.1%}")
         assert step_s[bucket] == pytest.approx(seconds, rel=0.10)
     predicted = sg.simulate(profile, config, unseen(), rules="real", turnaround_s=0.0)
-    runs = [run_from_events(log) for log in target.logs]
+    runs = [run_from_events(log) for log in seen]
     reused = [run.reused for run in runs]
     device_s = [float(run.steps["duration_s"].sum()) for run in runs if run.steps is not None]
     assert len(runs) >= 3

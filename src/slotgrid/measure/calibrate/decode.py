@@ -30,7 +30,7 @@ _LONGEST_CONTEXT = 4096
 # wider intervals are measured again while repeats are left
 _WANTED_WITHIN = 0.05
 # and what is wider than this at the end is no answer
-_ALLOWED_WITHIN = 0.5
+ALLOWED_WITHIN = 0.5
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def estimates(runs: Sequence[LevelRun], top: int) -> dict[int, Estimate | Refusa
     steps = steps_of(runs)
     for n in range(1, top + 1):
         if n in steps:
-            found[n] = mean_estimate(steps[n], within=_ALLOWED_WITHIN)
+            found[n] = mean_estimate(steps[n], within=ALLOWED_WITHIN)
         else:
             found[n] = Refusal(f"{n} streams never generated together (the running limit?)")
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from slotgrid.config import ServingConfig
-from slotgrid.measure.calibrate.decode import LevelRun
+from slotgrid.measure.calibrate.decode import ALLOWED_WITHIN, LevelRun
 from slotgrid.measure.calibrate.statistics import FEWEST_REPEATS, Estimate, Refusal, linear_fit
 
 # a term that adds less than this share of a step where it is largest is no term
@@ -36,7 +38,8 @@ class DecodeFit:
 
 
 def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal:
-    """Least squares of relative residuals over all replays. Refuses a bucket with fewer than three replays."""
+    """Least squares of relative residuals over all replays. Refuses a bucket with fewer than three replays, or an
+    interval of more than half a step either way."""
     runs = [run for run in runs if run.streams <= buckets[-1]]
     config = ServingConfig(buckets)
     bucket_of = [config.bucket_for(run.streams) for run in runs]
@@ -81,6 +84,15 @@ def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal
         if part.value <= 0:
             return Refusal(
                 f"bucket {bucket}: its fixed part comes out at {part.value * 1e3:.3g} ms", len(runs), len(runs)
+            )
+        share = part.half_width / float(step[np.array(bucket_of) == bucket].mean())
+        if share > ALLOWED_WITHIN:
+            repeats = min(Counter(run.streams for run in runs).values())
+            return Refusal(
+                f"bucket {bucket}: the interval is {share:.0%} either way, allowed is {ALLOWED_WITHIN:.0%}",
+                len(runs),
+                # intervals shrink with the root of the repeats
+                math.ceil(repeats * ((share / ALLOWED_WITHIN) ** 2 - 1)),
             )
     return DecodeFit(
         fixed=tuple(zip(buckets, line.parameters, strict=False)),

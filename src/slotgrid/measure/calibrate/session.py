@@ -18,7 +18,7 @@ from slotgrid.measure.calibrate.prefill_fit import fit as fit_prefill
 from slotgrid.measure.calibrate.reuse import NOT_OBSERVABLE, Reuse
 from slotgrid.measure.calibrate.slots import Slots
 from slotgrid.measure.calibrate.stall import Stall
-from slotgrid.measure.calibrate.statistics import Estimate, Refusal
+from slotgrid.measure.calibrate.statistics import FEWEST_REPEATS, Estimate, Refusal
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,11 @@ def _decode(
     """Detected buckets, those that are used (the stated ones first), and the fit with them."""
     if isinstance(levels, Refusal):
         return levels, None, levels
-    detected = detect(decode.steps_of(levels.runs))
+    steps = decode.steps_of(levels.runs)
+    detected = detect(steps)
     for n, found in levels.step.items():
-        if isinstance(found, Refusal):
+        # a count whose replays scatter is no reason: the fit has those of the whole bucket, and judges them
+        if isinstance(found, Refusal) and len(steps.get(n, ())) < FEWEST_REPEATS:
             return detected, None, Refusal(f"{n} in lock step: {found}", found.samples)
     if asked.buckets is not None:
         sizes = tuple(b for b in asked.buckets if b < top)
