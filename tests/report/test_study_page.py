@@ -152,7 +152,7 @@ def test_steady_pictures(tmp_path: Path) -> None:
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
-        .replace("seeds = [5]", 'seeds = [905, 906]\nload = "steady"\nwindow = "10s"')
+        .replace("seeds = [5]", 'seeds = [905, 906, 907, 908, 909]\nload = "steady"\nwindow = "10s"')
         .replace("exploratory = [4]\n", "")
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"

@@ -134,8 +134,8 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
-        .replace("exploratory = [4]\n", "")
         .replace("blocks = [0, 1]", "")
     )
     register(folder, now=NOW)
@@ -158,6 +158,7 @@ def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )

@@ -36,10 +36,10 @@ def test_published_saturation() -> None:
 @pytest.mark.parametrize(
     ("ratios", "decision"),
     [
-        ([0.90, 0.91, 0.92], "still gaining"),
-        ([0.99, 1.0, 1.01], "saturated"),
-        ([0.90, 1.0, 1.10], "undecided"),
-        ([1.05, 1.06, 1.07], "losing"),
+        ([0.90, 0.91, 0.92, 0.93, 0.94], "still gaining"),
+        ([0.99, 0.995, 1.0, 1.005, 1.01], "saturated"),
+        ([0.90, 0.95, 1.0, 1.05, 1.10], "undecided"),
+        ([1.05, 1.06, 1.07, 1.08, 1.09], "losing"),
     ],
 )
 def test_every_decision(ratios: list[float], decision: str) -> None:
@@ -48,6 +48,16 @@ def test_every_decision(ratios: list[float], decision: str) -> None:
     found = find_saturation({"S8": a, "S16": b})
     assert found.steps[0].decision == decision
     assert found.enough == ("S8" if decision == "saturated" else None)
+
+
+def test_few_cells_decide_nothing() -> None:
+    """Four equal cells look saturated or gaining; they are too few for an interval."""
+    for ratio in (1.0, 0.9, 1.1):
+        found = find_saturation(
+            {"S8": {(n, "r"): 10.0 for n in range(4)}, "S16": {(n, "r"): 10 * ratio for n in range(4)}}
+        )
+        assert (found.steps[0].decision, found.enough) == ("undecided", None)
+        assert found.steps[0].rule == "4 cells; at least 5 needed"
 
 
 def test_saturation_refuses() -> None:

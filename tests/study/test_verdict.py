@@ -14,6 +14,7 @@ from slotgrid.run import load_run, save_run
 from slotgrid.study.collect import ingest, measure
 from slotgrid.study.manifest import sha256_of
 from slotgrid.study.register import register
+from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import judge, verdict
 from tests.study.small import (
@@ -237,7 +238,7 @@ def test_steady_load(tmp_path: Path) -> None:
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
-        .replace("seeds = [5]", 'seeds = [905, 906]\nload = "steady"\nwindow = "10s"')
+        .replace("seeds = [5]", 'seeds = [905, 906, 907, 908, 909]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
     )
@@ -251,6 +252,32 @@ def test_steady_load(tmp_path: Path) -> None:
     for row in data["observations"]:
         assert row["turns"] > 0
         assert sum(row["occupancy"].values()) == pytest.approx(1)
+
+
+def test_few_steady_replicates_are_not_judged(tmp_path: Path) -> None:
+    """Refused when registered; with every N exploratory they are shown without a decision."""
+    folder = write_study(tmp_path / "study")
+    path = folder / "study.toml"
+    steady = (
+        path.read_text()
+        .replace("small.toml", "tracelab-multi-turn")
+        .replace("seeds = [5]", 'seeds = [905, 906]\nload = "steady"\nwindow = "10s"')
+    )
+    path.write_text(steady)
+    with pytest.raises(InputError, match=r"set main: 4 replicates \(seeds x blocks\) in steady load; at least 5"):
+        register(folder, now=NOW)
+    assert not list(folder.glob("registered/0*"))
+    path.write_text(
+        steady.replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]").replace("blocks", "#")
+    )
+    register(folder, now=NOW)
+    measure(folder, now=lambda: LATER)
+    data = verdict(folder, now=lambda: LATER).data
+    assert [f["verdict"] for f in data["findings"]] == ["not judged", "not judged", "unresolved", "not judged"]
+    assert [pair["resolved"] for pair in data["pairs"]] == [False]
+    path.write_text(steady.replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = []"))
+    with pytest.raises(InputError, match="sessions is"):
+        load_settings(folder)
 
 
 def test_a_baseline_of_zero_is_refused(study: Path) -> None:

@@ -33,7 +33,7 @@ _COUNTS = ("sessions", "arm", "steps", "steps_base", "reused", "reused_predicted
 def summary(s: SetOverview) -> list[str]:
     """What a set says, a sentence each; the last is the decision."""
     plans, settings = s.plans, s.entry.settings
-    confirmatory = ", ".join(map(str, plans.sessions))
+    confirmatory = ", ".join(map(str, plans.sessions)) or "none"
     exploratory = f", exploratory N = {', '.join(map(str, plans.exploratory))}" if plans.exploratory else ""
     made = [
         f"Set {plans.name}: workload {plans.workload}, N = {confirmatory}{exploratory}, "

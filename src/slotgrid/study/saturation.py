@@ -2,7 +2,7 @@
 
 A pair's ratio in a cell is the device time with more slots over that with fewer. The median over cells has a 95 %
 percentile bootstrap interval: saturated if it contains 1 and is at most 0.04 wide, gaining if it lies below 1, losing
-if above, else undecided.
+if above, else undecided; with fewer than five cells always undecided.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from slotgrid.errors import InputError
 from slotgrid.study.outcome import ratio
-from slotgrid.study.resample import Interval, median_interval
+from slotgrid.study.resample import LEAST_VALUES, Interval, median_interval
 
 SATURATED, GAINING, LOSING, UNDECIDED = "saturated", "still gaining", "losing", "undecided"
 RESAMPLES, SEED, WIDEST = 4_000, 20261200, 0.04
@@ -92,6 +92,8 @@ def find_saturation(
         values = [ratio(after[cell], before[cell], f"N = {cell[0]}, replicate {cell[1]}, {fewer}") for cell in before]
         found = median_interval(values, resamples=resamples, seed=seed)
         decision, rule = _judge(found, widest)
+        if len(values) < LEAST_VALUES:
+            decision, rule = UNDECIDED, f"{len(values)} cells; at least {LEAST_VALUES} needed"
         same = None if controlled is None else controlled.get((fewer, more))
         steps.append(Step(fewer, more, found, len(values), decision, rule, same))
     enough = None
