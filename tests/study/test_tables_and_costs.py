@@ -13,8 +13,9 @@ from slotgrid.errors import InputError
 from slotgrid.measure.surroundings import git_state, now
 from slotgrid.run import save_run
 from slotgrid.study.breakeven import arm_cost, break_even_runs
-from slotgrid.study.csv_input import read_cells, read_repeats, repeats_of_runs
-from slotgrid.study.overview import merge_notes
+from slotgrid.study.csv_input import read_cells, read_repeats
+from slotgrid.study.notes import merge_notes
+from slotgrid.study.repeats import repeats_of_runs
 from slotgrid.study.settings import MEASURED, Arm
 
 CELLS = 'sessions,replicate,slots,device_s,buckets\n6,a,8,10.0,"1,2,4,8"\n6,a,16,9.5,"1,2,4,8,16"\n'

@@ -20,6 +20,9 @@ from slotgrid.report.figure import (
     png_of,
     whole_ticks,
 )
+from slotgrid.report.study_tables import left_out_text
+from slotgrid.study.breakeven import NO_DECISION, BreakEven
+from slotgrid.study.decide import PASSED
 from slotgrid.study.overview import SetOverview
 from slotgrid.study.settings import SIMULATED, STEADY
 
@@ -150,11 +153,14 @@ def _saturation(s: SetOverview) -> Picture:
     figure, axes = new_figure(3.8)
     values = np.array([[row[name] / row[order[0]] for name in order] for row in cells.values()])
     sessions = [n for n, _ in cells]
+    judged = np.array([n in s.plans.sessions for n in sessions])
     for n, colour in zip(sorted(set(sessions)), _COLOURS * 9, strict=False):
         mine = values[[i for i, m in enumerate(sessions) if m == n]]
         axes.plot(slots, mine.T, color=colour, alpha=0.35, linewidth=1)
-        axes.plot([], [], color=colour, label=f"N = {n}, replicates")
-    axes.plot(slots, np.median(values, axis=0), color="black", marker="o", linewidth=2, label="median over cells")
+        label = f"N = {n}, replicates" if n in s.plans.sessions else f"N = {n}, exploratory"
+        axes.plot([], [], color=colour, label=label)
+    median = np.median(values[judged], axis=0)
+    axes.plot(slots, median, color="black", marker="o", linewidth=2, label="median over cells")
     for step, more in zip(s.saturation.steps, slots[1:], strict=True):
         axes.axvline(more, color=GREY, linewidth=0.6, linestyle=":")
         axes.annotate(
@@ -175,14 +181,16 @@ def _saturation(s: SetOverview) -> Picture:
     axes.set_ylabel("device time over that\nwith the fewest slots")
     legend_above(axes, 4)
     text = f"From {s.basis} device times. "
-    if s.saturation.enough is None:
-        text += "The last step is not saturated."
-    else:
+    detail = ""
+    if s.saturation.enough is not None:
         cost = next(cost for cost in s.costs if cost.arm == s.saturation.enough)
-        text += f"More slots stop paying at {cost.arm} ({cost.slots} slots"
-        text += "" if cost.memory_gib_per_device is None else f", {cost.memory_gib_per_device:.1f} GiB of a device"
-        text += "" if cost.compile_s is None else f", {cost.compile_s:.0f} s to compile"
-        text += ")."
+        detail = f" ({cost.slots} slots"
+        detail += "" if cost.memory_gib_per_device is None else f", {cost.memory_gib_per_device:.1f} GiB of a device"
+        detail += "" if cost.compile_s is None else f", {cost.compile_s:.0f} s to compile"
+        detail += ")"
+    text += f"{s.saturation.conclusion(detail)}."
+    if s.saturation.left_out:
+        text += f" {left_out_text(s.saturation)}"
     return Picture(_name(s, "saturation"), f"More slots, set {s.plans.name}", text, png_of(figure))
 
 
@@ -200,13 +208,14 @@ def _cost_and_saving(s: SetOverview) -> Picture:
         cost_min = [(b.compile_s or 0) / 60 for b in known]
         axes.scatter(cost_min, saved, marker=mark, color=colour, s=60, label=f"N = {n}")
         for b, x, y in zip(known, cost_min, saved, strict=True):
-            axes.annotate(b.arm, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
+            axes.annotate(_decided(b), (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
     axes.margins(x=0.15, y=0.2)
     axes.set_xlim(left=0)
     axes.set_xlabel("minutes to compile")
     axes.set_ylabel("device time saved, %")
     legend_above(axes, 6)
     text = f"Saving: {s.basis}, against {s.entry.settings.baseline.name}. Compile time: what is known of each arm."
+    text += _beside(s)
     return Picture(_name(s, "cost"), f"Compile cost against saving, set {s.plans.name}", text, png_of(figure))
 
 
@@ -224,7 +233,7 @@ def _break_even(s: SetOverview) -> Picture:
             if b.saved_s <= 0:
                 never.append(f"{b.arm} at N = {n}")
                 continue
-            axes.plot(span, span * 60 / b.saved_s, style, color=colour, label=f"N = {n}, {b.arm}")
+            axes.plot(span, span * 60 / b.saved_s, style, color=colour, label=f"N = {n}, {_decided(b)}")
             if b.compile_s is not None and b.runs is not None:
                 axes.scatter([b.compile_s / 60], [b.runs], color=colour, s=36, zorder=3)
     axes.set_xlim(0, top_min)
@@ -234,10 +243,23 @@ def _break_even(s: SetOverview) -> Picture:
     whole_ticks(axes.yaxis)
     if axes.lines:
         _legend_of_many(axes)
-    text = f"Points: the compile time known of each arm. Saving: {s.basis}."
+    text = f"Points: the compile time known of each arm. Saving: {s.basis}.{_beside(s)}"
     if never:
         text += f" Never pays: {', '.join(never)}."
     return Picture(_name(s, "break-even"), f"Break-even, set {s.plans.name}", text, png_of(figure))
+
+
+def _beside(s: SetOverview) -> str:
+    return (
+        ""
+        if s.verdict is None
+        else " In brackets: the decision, where it did not pass; such a saving is not established."
+    )
+
+
+def _decided(b: BreakEven) -> str:
+    """The arm, with the decision where it does not confirm the saving."""
+    return b.arm if b.decision in (PASSED, NO_DECISION) else f"{b.arm} ({b.decision})"
 
 
 def _legend_of_many(axes: Axes) -> None:

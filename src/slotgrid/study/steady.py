@@ -15,10 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from slotgrid.errors import InputError
+from slotgrid.study.notes import merge_notes
 from slotgrid.study.outcome import Outcome, Outcomes, ratio, total
 from slotgrid.study.resample import LEAST_VALUES, Interval, median_interval
 
 PASSED, FAILED, NOT_CONFIRMED, UNRESOLVED, NOT_JUDGED = "passed", "failed", "not confirmed", "unresolved", "not judged"
+COST_RATIO = "cost ratio"
 NO_CELL = "no arm at a confirmatory N"
 
 
@@ -57,7 +59,8 @@ class SteadyCriteria:
 class Cell:
     """One arm at one N. reuse: rates pooled over replicates. cost: median of the replicate ratios to the baseline with
     its interval, None for the baseline itself. occupancy_distance: total variation distance of predicted and observed
-    shares of decode steps by running count; null_distance: of a uniform guess."""
+    shares of decode steps by running count; null_distance: of a uniform guess. extrapolated: what of the observed
+    seconds, and the baseline's, was priced outside the measured range."""
 
     sessions: int
     arm: str
@@ -68,6 +71,7 @@ class Cell:
     cost: Interval | None
     occupancy_distance: float | None
     null_distance: float | None
+    extrapolated: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -218,7 +222,7 @@ def reuse_finding(cells: Sequence[tuple[float | None, float | None]], criteria: 
 def cost_finding(cells: Sequence[tuple[float | None, Interval]], criteria: SteadyCriteria) -> Finding:
     """Cost ratios: (predicted, median of the replicate ratios with its interval) of the cells."""
     if not cells:
-        return Finding("cost ratio", NOT_JUDGED, "no arm but the baseline at a confirmatory N")
+        return Finding(COST_RATIO, NOT_JUDGED, "no arm but the baseline at a confirmatory N")
     basic = strong = 0
     ours = nulls = 0.0
     for predicted, found in cells:
@@ -242,7 +246,7 @@ def cost_finding(cells: Sequence[tuple[float | None, Interval]], criteria: Stead
         shown = ours <= criteria.skill * nulls
         skill = f"skill: sum |p - m| {ours:.4f} {_sign(shown)} {criteria.skill:g} x sum |1 - m| {nulls:.4f}"
     numbers = {"cells": count, "basic": basic, "strong": strong, "sum_error": ours, "null_sum_error": nulls}
-    return Finding("cost ratio", _confirmed(basic == count and strong >= needed, shown), f"{text}; {skill}", numbers)
+    return Finding(COST_RATIO, _confirmed(basic == count and strong >= needed, shown), f"{text}; {skill}", numbers)
 
 
 def ranking_finding(pairs: Sequence[Pair]) -> Finding:
@@ -336,6 +340,7 @@ def _cell(
         cost=None if is_base else _paired(observed, base[1], criteria),
         occupancy_distance=None if mine is None or seen is None else occupancy_distance(mine, seen),
         null_distance=None if seen is None else occupancy_distance(uniform, seen),
+        extrapolated=merge_notes([text for row in (*observed, *base[1]) for text in row.extrapolated]),
     )
 
 
