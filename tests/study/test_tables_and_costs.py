@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 import slotgrid as sg
 from slotgrid.errors import InputError
 from slotgrid.measure.surroundings import git_state, now
-from slotgrid.run import save_run
 from slotgrid.study.breakeven import arm_cost, break_even_runs
 from slotgrid.study.csv_input import read_cells, read_repeats
 from slotgrid.study.notes import merge_notes
-from slotgrid.study.repeats import repeats_of_runs
 from slotgrid.study.settings import MEASURED, Arm
 
 CELLS = 'sessions,replicate,slots,device_s,buckets\n6,a,8,10.0,"1,2,4,8"\n6,a,16,9.5,"1,2,4,8,16"\n'
@@ -65,17 +63,11 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         read_repeats(path)
 
 
-def test_repeats_by_group(tmp_path: Path, profile: sg.StackProfile) -> None:
+def test_repeats_by_group(tmp_path: Path) -> None:
     path = tmp_path / "repeats.csv"
     path.write_text("repeat,sessions,channel_a_s,channel_b_s\na,6,1,1.1\na,8,2,2.1\nb,6,1,1.2\n")
     groups = read_repeats(path)
     assert {name: len(rows) for name, rows in groups.items()} == {"N = 6": 2, "N = 8": 1}
-    plan = sg.load_workload("tracelab-two-turn").draw(clients=2, seed=4)
-    run = sg.simulate(profile, sg.ServingConfig((1, 2)), plan)
-    save_run(run, tmp_path / "run")
-    ((name, (repeat,)),) = repeats_of_runs([tmp_path / "run"], profile).items()
-    assert "1,2, simulated" in name
-    assert repeat.channel_a_s == pytest.approx(run.device_time_s)
 
 
 def test_break_even(profile: sg.StackProfile) -> None:
