@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from slotgrid.report.figure import DPI, WIDTH_IN
+from slotgrid.report.figure import DPI, WIDTH_IN, Picture
 from slotgrid.report.study_page import WARNING, save_report, study_page
 from slotgrid.report.study_pictures import set_pictures
 from slotgrid.report.study_tables import study_tables
 from slotgrid.run import save_run
 from slotgrid.study.collect import ingest, measure
-from slotgrid.study.overview import Overview, overview
+from slotgrid.study.overview import Overview, SetOverview, overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
@@ -180,7 +180,9 @@ def test_steady_pictures(tmp_path: Path) -> None:
         assert word in page
 
 
-def test_a_saving_that_did_not_pass_is_never_shown_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saving_that_did_not_pass_is_never_shown_alone(
+    view: Overview, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Withheld and exploratory stand beside the saving in the table and in both pictures of it."""
     folder = measured(
         tmp_path / "study",
@@ -193,10 +195,19 @@ def test_a_saving_that_did_not_pass_is_never_shown_alone(tmp_path: Path, monkeyp
     assert [(row["sessions"], row["decision"]) for row in table.rows] == [(3, "withheld"), (4, "exploratory")]
     drawn: list[Figure] = []
     monkeypatch.setattr("slotgrid.report.study_pictures.png_of", lambda figure: drawn.append(figure) or b"")
-    pictures = {picture.name: picture for picture in set_pictures(found.sets[0])}
-    figures = dict(zip(pictures, drawn, strict=True))
-    said = [text.get_text() for text in figures["main-cost"].axes[0].texts]
-    assert said == ["wide (withheld)", "wide (exploratory)"]
+
+    def figures_of(s: SetOverview) -> tuple[dict[str, Picture], dict[str, Figure]]:
+        drawn.clear()
+        pictures = {picture.name: picture for picture in set_pictures(s)}
+        return pictures, dict(zip(pictures, drawn, strict=True))
+
+    def filled(figure: Figure) -> list[bool]:
+        return [bool(marks.get_facecolor()[0][3]) for marks in figure.axes[0].collections if len(marks.get_offsets())]
+
+    _, figures = figures_of(view.sets[0])
+    assert filled(figures["main-cost"]) == [True, False]  # passed, exploratory
+    pictures, figures = figures_of(found.sets[0])
+    assert filled(figures["main-cost"]) == [False, False]
     _, labels = figures["main-break-even"].axes[0].get_legend_handles_labels()
     assert labels == ["N = 3, wide (withheld)", "N = 4, wide (exploratory)"]
     _, labels = figures["main-saturation"].axes[0].get_legend_handles_labels()
@@ -205,8 +216,8 @@ def test_a_saving_that_did_not_pass_is_never_shown_alone(tmp_path: Path, monkeyp
     rows = {(o.sessions, o.replicate, o.arm): o.device_s for o in found.sets[0].outcomes}
     ratios = [rows[3, f"s5-b{b}", "wide"] / rows[3, f"s5-b{b}", "base"] for b in (0, 1)]
     assert list(line.get_ydata()) == pytest.approx([1, sum(ratios) / 2])
-    for name in ("cost", "break-even"):
-        assert "In brackets: the decision, where it did not pass" in pictures[f"main-{name}"].caption
+    for name, word in (("cost", "Hollow"), ("break-even", "In brackets")):
+        assert f"{word}: the decision on that comparison is not passed" in pictures[f"main-{name}"].caption
     assert "left out: N = 4." in pictures["main-saturation"].caption
     assert "Exploratory N decide nothing and are left out: N = 4." in study_page(found)
 

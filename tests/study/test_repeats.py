@@ -66,7 +66,7 @@ def test_a_copy_is_no_repeat(keep: Keep, run: sg.Run, profile: sg.StackProfile) 
     with pytest.raises(InputError) as error:
         repeats_of_runs([first, second, copy], profile)
     assert str(error.value) == f"{copy}: the same run as {first}; a copy is no repeat"
-    with pytest.raises(InputError, match=r"the same run as .*a; a copy"):
+    with pytest.raises(InputError, match=r"a: is given twice; a copy is no repeat$"):
         repeats_of_runs([first, first], profile)
     simulated = keep("s", source="simulated"), keep("t", source="simulated")
     with pytest.raises(InputError, match="a simulation without scatter repeats itself exactly"):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, GREY, SKY)
+_NOT_PASSED = "the decision on that comparison is not passed, so the saving is not established"
 _MARKS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -206,16 +207,19 @@ def _cost_and_saving(s: SetOverview) -> Picture:
         known = [b for b in rows if b.compile_s is not None]
         saved = [100 * b.saved_s / (sum(base_s[n]) / len(base_s[n])) for b in known]
         cost_min = [(b.compile_s or 0) / 60 for b in known]
-        axes.scatter(cost_min, saved, marker=mark, color=colour, s=60, label=f"N = {n}")
+        faces = [colour if _established(b) else "none" for b in known]
+        axes.scatter(cost_min, saved, marker=mark, facecolors=faces, edgecolors=colour, linewidths=1.5, s=60)
+        axes.scatter([], [], marker=mark, color=colour, s=60, label=f"N = {n}")
         for b, x, y in zip(known, cost_min, saved, strict=True):
-            axes.annotate(_decided(b), (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
+            axes.annotate(b.arm, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
     axes.margins(x=0.15, y=0.2)
     axes.set_xlim(left=0)
     axes.set_xlabel("minutes to compile")
     axes.set_ylabel("device time saved, %")
     legend_above(axes, 6)
     text = f"Saving: {s.basis}, against {s.entry.settings.baseline.name}. Compile time: what is known of each arm."
-    text += _beside(s)
+    if s.verdict is not None:
+        text += f" Hollow: {_NOT_PASSED}."
     return Picture(_name(s, "cost"), f"Compile cost against saving, set {s.plans.name}", text, png_of(figure))
 
 
@@ -243,23 +247,22 @@ def _break_even(s: SetOverview) -> Picture:
     whole_ticks(axes.yaxis)
     if axes.lines:
         _legend_of_many(axes)
-    text = f"Points: the compile time known of each arm. Saving: {s.basis}.{_beside(s)}"
+    text = f"Points: the compile time known of each arm. Saving: {s.basis}."
+    if s.verdict is not None:
+        text += f" In brackets: {_NOT_PASSED}."
     if never:
         text += f" Never pays: {', '.join(never)}."
     return Picture(_name(s, "break-even"), f"Break-even, set {s.plans.name}", text, png_of(figure))
 
 
-def _beside(s: SetOverview) -> str:
-    return (
-        ""
-        if s.verdict is None
-        else " In brackets: the decision, where it did not pass; such a saving is not established."
-    )
+def _established(b: BreakEven) -> bool:
+    """Whether nothing was decided against the saving; a predicted one has no decision at all."""
+    return b.decision in (PASSED, NO_DECISION)
 
 
 def _decided(b: BreakEven) -> str:
     """The arm, with the decision where it does not confirm the saving."""
-    return b.arm if b.decision in (PASSED, NO_DECISION) else f"{b.arm} ({b.decision})"
+    return b.arm if _established(b) else f"{b.arm} ({b.decision})"
 
 
 def _legend_of_many(axes: Axes) -> None:

@@ -36,6 +36,8 @@ def repeats_of_runs(folders: Sequence[Path], profile: StackProfile) -> dict[str,
                 f"{path}: does not say which plan it ran; repeats are of one plan (plan.json beside the rows)"
             )
         digest = content_digest(run)
+        if seen.get(digest) == path:
+            raise InputError(f"{path}: is given twice; a copy is no repeat")
         if digest in seen:
             more = "; a simulation without scatter repeats itself exactly" if run.source == SIMULATED else ""
             raise InputError(f"{path}: the same run as {seen[digest]}; a copy is no repeat{more}")
