@@ -282,6 +282,7 @@ def test_steady_load(tmp_path: Path) -> None:
     per_turn: dict[tuple[int, str], list[float]] = {}
     for (n, arm), c in cells.items():
         returns = reused = 0
+        small: list[int] = []
         for cell in entry.cells(entry.sets[0]):
             if cell.sessions != n:
                 continue
@@ -294,10 +295,13 @@ def test_steady_load(tmp_path: Path) -> None:
                 if kind == "decode" and start_s <= at < start_s + 10:
                     seconds += float(price.decode.seconds(np.array([running]), np.array([bucket]), np.array([0]))[0])
             per_turn.setdefault((n, arm), []).append(seconds / inside.height)
+            small += [tokens for tokens in inside["computed_tokens"] if tokens < 500]
             later = inside.filter(pl.col("turn") > 0)
             returns, reused = returns + later.height, reused + int((later["cached_tokens"] > 0).sum())
         assert c["reuse"] == pytest.approx(reused / returns)
         assert c["exploratory"] == (n == 4)
+        if arm == "base":
+            assert c["extrapolated"] == [f"prefills of {min(small)} to {max(small)} tokens (measured 500 to 6000)"]
         if arm == "wide":
             ratios = [x / base for x, base in zip(per_turn[n, arm], per_turn[n, "base"], strict=True)]
             told = (c["cost"]["point"], c["cost"]["low"], c["cost"]["high"])

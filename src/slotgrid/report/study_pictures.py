@@ -24,6 +24,7 @@ from slotgrid.report.study_tables import left_out_text
 from slotgrid.study.breakeven import NO_DECISION, BreakEven
 from slotgrid.study.decide import PASSED
 from slotgrid.study.overview import SetOverview
+from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.settings import SIMULATED, STEADY
 
 if TYPE_CHECKING:
@@ -291,7 +292,10 @@ def _steady_cost(s: SetOverview) -> Picture:
     _cell_ticks(axes, x, cells)
     axes.set_ylabel("device time per turn\nover the baseline's")
     legend_above(axes, 2)
-    text = "Bars: paired bootstrap over replicates, 95 %. Grey columns: exploratory N."
+    text = "Bars: paired bootstrap over replicates, 95 %."
+    if len(s.plans.replicates) < LEAST_VALUES:
+        text = f"Bars: bootstrap over {len(s.plans.replicates)} replicates, too few for a 95 % interval."
+    text += " Grey columns: exploratory N."
     return Picture(_name(s, "ratios"), f"Predicted against observed, set {s.plans.name}", text, png_of(figure))
 
 

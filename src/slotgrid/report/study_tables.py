@@ -11,6 +11,7 @@ from typing import Any
 from slotgrid.report.diagnose_table import Grid
 from slotgrid.study.decide import EXPLORATORY
 from slotgrid.study.overview import Overview, SetOverview
+from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.saturation import Saturation
 from slotgrid.study.settings import STEADY
 
@@ -245,7 +246,8 @@ def cells_table(sets: Sequence[SetOverview]) -> DataTable:
             *(Column("exploratory", "exploratory", yes, right=False), _OUTSIDE),
         ),
         tuple(rows),
-        "cost: median over replicates of device time per turn over the baseline's, with its paired bootstrap interval.",
+        "cost: median over replicates of device time per turn over the baseline's, with its paired bootstrap interval "
+        f"(95 % from {LEAST_VALUES} replicates on).",
     )
 
 
