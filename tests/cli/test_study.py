@@ -14,7 +14,7 @@ import pytest
 
 from slotgrid.cli.main import run
 from tests.conftest import DATA, Command, assert_one_line_error, read_csv
-from tests.study.small import PLACES, SIMULATED, write_study
+from tests.study.small import SIMULATED, write_study
 
 # records of finished runs, not of those that are being written
 DONE = "runs/*/*/[!.]*/record.json"
@@ -120,9 +120,13 @@ def test_every_step_in_its_order(typed: Command, tmp_path: Path) -> None:
     as_json = json.loads(typed("study", "verdict", "mine", "--json").stdout)
     assert as_json == json.loads((tmp_path / "mine/verdicts/main/verdict.json").read_text())
     found = json.loads(typed("saturate", "mine", "--json").stdout)
-    assert (found["basis"], found["pairs"][0]["cells"], found["costs"][0]["slots"]) == ("simulated", 4, 2)
+    assert (found["basis"], found["pairs"][0]["cells"], found["costs"][0]["slots"]) == ("simulated", 2, 2)
+    assert (found["pairs"][0]["rule"], found["exploratory_left_out"]) == ("2 cells; at least 5 needed", [4])
     assert json.loads(typed("saturate", "mine", "--predicted", "--json").stdout)["basis"] == "predicted"
-    assert "channel B" in typed("saturate", "mine", "--channel", "b").stdout
+    text = typed("saturate", "mine", "--channel", "b").stdout
+    assert "channel B" in text
+    assert "Exploratory N decide nothing and are left out: N = 4." in text
+    assert "The data do not tell where more slots stop paying: the last step, base to wide, is undecided" in text
     runs = sorted((tmp_path / "mine/runs/main").glob("n3-s5-b0/*/run"))
     assert_one_line_error(typed("study", "ingest", "mine", runs[0]), "has a run already; it is never overwritten")
     (tmp_path / "mine/study.toml").write_text("format = 'slotgrid-study/1'")
@@ -235,8 +239,26 @@ def test_null_runs(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
     assert "2,100 pairs of sums of 3, 10 runs" in text
     assert "class C1: 95th percentile 0.0167 of 2,100 channel differences <= 0.02" in text
     assert_one_line_error(typed("null", tmp_path), "--profile")
-    (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1\n")
+    (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1.1\n")
     assert_one_line_error(typed("null", "few.csv"), "2 runs; at least 3")
+    assert {group["source"] for group in found} == {None}
+
+
+def test_null_of_simulated_runs(typed: Command, tmp_path: Path) -> None:
+    """Run directories: said to be simulated, and a copy is refused with both paths."""
+    for name, seed in (("a", 3), ("b", 4), ("c", 5)):
+        write_study(tmp_path / name, runs=f'runs = "simulated"\nsimulated = {{ scatter_seed = {seed} }}')
+        assert typed("study", "register", name).returncode == 0
+        assert typed("study", "measure", name).returncode == 0
+    runs = [f"{name}/runs/main/n3-s5-b0/base/run" for name in "abc"]
+    profile = ("--profile", "rbln-ca25-qwen3-4b")
+    text = typed("null", *runs, *profile).stdout
+    assert "1,2, simulated" in text
+    assert "simulated runs: this says nothing about hardware" in text
+    (group,) = json.loads(typed("null", *runs, *profile, "--json").stdout)["groups"]
+    assert (group["source"], group["runs"], group["pairs"]) == ("simulated", 3, 3)
+    (tmp_path / "copy").symlink_to(tmp_path / runs[1])
+    assert_one_line_error(typed("null", *runs, "copy", *profile), "copy: the same run as b/runs", "a copy is no repeat")
 
 
 def test_help_and_typos(typed: Command) -> None:
@@ -244,4 +266,3 @@ def test_help_and_typos(typed: Command) -> None:
         assert typed(*command).returncode == 0
     assert_one_line_error(typed("study", "verdit", "x"), "verdit")
     assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
-    assert PLACES == 8

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
-from slotgrid.report.figure import DPI, WIDTH_IN
+from slotgrid.report.figure import DPI, WIDTH_IN, Picture
 from slotgrid.report.study_page import WARNING, save_report, study_page
+from slotgrid.report.study_pictures import set_pictures
 from slotgrid.report.study_tables import study_tables
 from slotgrid.run import save_run
 from slotgrid.study.collect import ingest, measure
-from slotgrid.study.overview import Overview, overview
+from slotgrid.study.overview import Overview, SetOverview, overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
@@ -76,6 +78,10 @@ def test_every_table_is_a_csv_with_the_verdicts_own_numbers(view: Overview, judg
     for row in rows_of(tmp_path / "report/break_even.csv"):
         n = int(row["sessions"])
         assert float(row["saved_s"]) == pytest.approx(seconds[n, "base"] - seconds[n, "wide"])
+        assert row["decision"] == {3: "passed", 4: "exploratory"}[n]
+    (pair,) = rows_of(tmp_path / "report/saturation.csv")
+    assert (pair["cells"], pair["decision"]) == ("2", "undecided")
+    assert re.fullmatch(r"prefills of \d+ to \d+ tokens \(measured 500 to 6000\)", rows[0]["outside"])
     log = rows_of(tmp_path / "report/log.csv")
     assert [row["what"] for row in log] == ["registration", "runs", "verdict", "decision", "decision"]
     assert log[0]["when"] == NOW
@@ -110,6 +116,8 @@ def test_before_the_verdict_only_predictions_are_shown(tmp_path: Path) -> None:
     assert "No verdict yet: 8 of 8 runs are there." in page
     assert "until then only predictions are shown" in page
     assert "Channel agreement" not in page
+    saving = next(t for t in study_tables(overview(open_study(folder))) if t.name == "break_even")
+    assert {row["decision"] for row in saving.rows} == {"none"}
     assert {t.name for t in study_tables(overview(open_study(folder)))} == {
         "predictions", "saturation", "costs", "break_even", "runs", "log",
     }  # fmt: skip
@@ -152,7 +160,7 @@ def test_steady_pictures(tmp_path: Path) -> None:
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
-        .replace("seeds = [5]", 'seeds = [905, 906]\nload = "steady"\nwindow = "10s"')
+        .replace("seeds = [5]", 'seeds = [905, 906, 907, 908, 909]\nload = "steady"\nwindow = "10s"')
         .replace("exploratory = [4]\n", "")
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
@@ -161,11 +169,71 @@ def test_steady_pictures(tmp_path: Path) -> None:
     measure(folder, now=lambda: LATER)
     verdict(folder, now=lambda: LATER)
     found = overview(open_study(folder))
-    assert {"findings", "cells", "pairs"} <= {table.name for table in study_tables(found)}
+    tables = {table.name: table for table in study_tables(found)}
+    assert {"findings", "cells", "pairs"} <= set(tables)
+    # the criterion on cost ratios passes, but these replicates do not tell the arms apart
+    assert {row["decision"] for row in tables["break_even"].rows} == {"unresolved"}
+    assert all(row["outside"].startswith("prefills of ") for row in tables["cells"].rows)
     page = study_page(found)
     assert all(f'id="main-{name}"' in page for name in ("ratios", "reuse", "saturation", "cost", "break-even"))
     for word in ("occupancy", "Ranking", "turns", "not confirmed"):
         assert word in page
+
+
+def test_a_saving_that_did_not_pass_is_never_shown_alone(
+    view: Overview, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Withheld and exploratory stand beside the saving in the table and in both pictures of it."""
+    folder = measured(
+        tmp_path / "study",
+        runs='runs = "simulated"\nsimulated = { scatter_seed = 3 }',
+        more="[criteria]\nchannel_difference = 0\n",
+    )
+    verdict(folder, now=lambda: LATER)
+    found = overview(open_study(folder), compile_s=480.0)
+    (table,) = (table for table in study_tables(found) if table.name == "break_even")
+    assert [(row["sessions"], row["decision"]) for row in table.rows] == [(3, "withheld"), (4, "exploratory")]
+    drawn: list[Figure] = []
+    monkeypatch.setattr("slotgrid.report.study_pictures.png_of", lambda figure: drawn.append(figure) or b"")
+
+    def figures_of(s: SetOverview) -> tuple[dict[str, Picture], dict[str, Figure]]:
+        drawn.clear()
+        pictures = {picture.name: picture for picture in set_pictures(s)}
+        return pictures, dict(zip(pictures, drawn, strict=True))
+
+    def filled(figure: Figure) -> list[bool]:
+        return [bool(marks.get_facecolor()[0][3]) for marks in figure.axes[0].collections if len(marks.get_offsets())]
+
+    _, figures = figures_of(view.sets[0])
+    assert filled(figures["main-cost"]) == [True, False]  # passed, exploratory
+    pictures, figures = figures_of(found.sets[0])
+    assert filled(figures["main-cost"]) == [False, False]
+    _, labels = figures["main-break-even"].axes[0].get_legend_handles_labels()
+    assert labels == ["N = 3, wide (withheld)", "N = 4, wide (exploratory)"]
+    _, labels = figures["main-saturation"].axes[0].get_legend_handles_labels()
+    assert labels == ["N = 3, replicates", "N = 4, exploratory", "median over cells"]
+    line = next(x for x in figures["main-saturation"].axes[0].lines if x.get_label() == "median over cells")
+    rows = {(o.sessions, o.replicate, o.arm): o.device_s for o in found.sets[0].outcomes}
+    ratios = [rows[3, f"s5-b{b}", "wide"] / rows[3, f"s5-b{b}", "base"] for b in (0, 1)]
+    assert list(line.get_ydata()) == pytest.approx([1, sum(ratios) / 2])
+    for name, word in (("cost", "Hollow"), ("break-even", "In brackets")):
+        assert f"{word}: the decision on that comparison is not passed" in pictures[f"main-{name}"].caption
+    assert "left out: N = 4." in pictures["main-saturation"].caption
+    assert "Exploratory N decide nothing and are left out: N = 4." in study_page(found)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_nothing_but_exploratory(tmp_path: Path) -> None:
+    """No confirmatory N: the page says so where it has no decision."""
+    folder = write_study(tmp_path / "study")
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]"))
+    register(folder, now=NOW)
+    measure(folder, now=lambda: LATER)
+    verdict(folder, now=lambda: LATER)
+    page = study_page(overview(open_study(folder)))
+    assert "N = none, exploratory N = 3" in page
+    assert "Not judged: saturation: every N of set main is exploratory; exploratory N decide nothing." in page
 
 
 def test_page_in_a_browser(browser: Any, page: str, tmp_path: Path) -> None:

@@ -134,12 +134,13 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
-        .replace("exploratory = [4]\n", "")
         .replace("blocks = [0, 1]", "")
     )
     register(folder, now=NOW)
     lab = Lab(folder)
+    lab.changes = {"extrapolated": ()}  # a log does not say what the profile was measured in
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")
@@ -150,6 +151,8 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
     (row, _) = verdict(folder, now=lambda: LATER).data["observations"]
     inside = run.requests.filter((run.requests["arrival_s"] >= start_s) & (run.requests["arrival_s"] < start_s + 10))
     assert row["turns"] == inside.height
+    small = [tokens for tokens in inside["computed_tokens"] if tokens < 500]
+    assert row["extrapolated"] == [f"prefills of {min(small)} to {max(small)} tokens (measured 500 to 6000)"]
 
 
 def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
@@ -158,6 +161,7 @@ def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )

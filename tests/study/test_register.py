@@ -259,7 +259,11 @@ BAD = [
     ('name = "wide"', 'name = "base"', "base is there twice"),
     ('name = "wide"', 'name = "../wide"', "allowed: letters, digits"),
     ("sessions = [3]", "sessions = [4]", "4 is there twice"),
-    ("sessions = [3]", "sessions = []", "expected a list of whole numbers"),
+    (
+        "sessions = [3]\nexploratory = [4]",
+        "sessions = []\nexploratory = []",
+        "sessions is []; expected a list of whole",
+    ),
     ("seeds = [5]", "seeds = [5, 5]", "5 is there twice"),
     ("blocks = [0, 1]", 'blocks = [0, 1]\nload = "long"', "allowed: whole run, steady"),
     ("blocks = [0, 1]", 'blocks = [0, 1]\nwindow = "60s"', "a window belongs to load = 'steady'"),

@@ -11,7 +11,7 @@ from slotgrid import files
 from slotgrid.report.diagnose_table import Part, show_part
 from slotgrid.report.page import document, part_html, picture_html
 from slotgrid.report.study_pictures import set_pictures
-from slotgrid.report.study_tables import DataTable, study_tables
+from slotgrid.report.study_tables import DataTable, left_out_text, study_tables
 from slotgrid.study.overview import Overview, SetOverview
 from slotgrid.study.settings import SIMULATED, STEADY
 
@@ -26,14 +26,14 @@ _SHORT = ("sessions", "arm", "predicted", "ratio_a", "ratio_b")
 NARROW = 110
 # the sections that say what was decided and why
 DECIDED = ("Decisions", "The rule of each decision", "Criteria")
-_PARTS = ("sessions", "arm", "decode_ratio", "decode_predicted", "prefill_ratio", "prefill_predicted")
+_PARTS = ("sessions", "arm", "decode_ratio", "decode_predicted", "prefill_ratio", "prefill_predicted", "outside")
 _COUNTS = ("sessions", "arm", "steps", "steps_base", "reused", "reused_predicted", "reused_base", "later_turns")
 
 
 def summary(s: SetOverview) -> list[str]:
     """What a set says, a sentence each; the last is the decision."""
     plans, settings = s.plans, s.entry.settings
-    confirmatory = ", ".join(map(str, plans.sessions))
+    confirmatory = ", ".join(map(str, plans.sessions)) or "none"
     exploratory = f", exploratory N = {', '.join(map(str, plans.exploratory))}" if plans.exploratory else ""
     made = [
         f"Set {plans.name}: workload {plans.workload}, N = {confirmatory}{exploratory}, "
@@ -81,7 +81,10 @@ def set_sections(s: SetOverview, tables: Sequence[DataTable], *, narrow: bool = 
     add("Cells", "cells")
     add("Ranking", "pairs")
     add("Registered predictions", "predictions")
-    add("More slots", "saturation")
+    if s.saturation is not None:
+        table = by_name["saturation"]
+        texts = (table.note, f"{s.saturation.conclusion()}.", left_out_text(s.saturation))
+        add("More slots", "saturation", note=" ".join(text for text in texts if text))
     if s.no_saturation is not None:
         made.append(("More slots", [f"Not judged: {s.no_saturation}."]))
     add("What a configuration costs to have", "costs")

@@ -11,6 +11,7 @@ from typing import Any
 from slotgrid.report.diagnose_table import Grid
 from slotgrid.study.decide import EXPLORATORY
 from slotgrid.study.overview import Overview, SetOverview
+from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.saturation import Saturation
 from slotgrid.study.settings import STEADY
 
@@ -98,6 +99,7 @@ _SET = Column("set", "set", right=False)
 _N = Column("sessions", "N")
 _ARM = Column("arm", "arm", right=False)
 _LOW, _HIGH = Column("low", "95 % from", four), Column("high", "to", four)
+_OUTSIDE = Column("outside", "outside the measured range", right=False)
 
 
 def study_tables(view: Overview) -> list[DataTable]:
@@ -135,7 +137,7 @@ def predictions_table(sets: Sequence[SetOverview]) -> DataTable:
         "Registered predictions",
         (
             *(_SET, _N, _ARM, Column("kind", "kind", right=False), Column("ratio", "predicted ratio", four)),
-            *(_LOW, _HIGH, Column("outside", "outside the measured range", right=False)),
+            *(_LOW, _HIGH, _OUTSIDE),
         ),
         tuple(rows),
     )
@@ -143,6 +145,11 @@ def predictions_table(sets: Sequence[SetOverview]) -> DataTable:
 
 def _judged(sets: Sequence[SetOverview], key: str) -> list[tuple[SetOverview, dict[str, Any]]]:
     return [(s, row) for s in sets if s.verdict is not None for row in s.verdict.data.get(key, ())]
+
+
+def _outside(row: Mapping[str, Any]) -> str | None:
+    """What was priced outside the measured range; verdicts of earlier versions do not say."""
+    return "; ".join(row.get("extrapolated", ())) or None
 
 
 def comparisons_table(sets: Sequence[SetOverview]) -> DataTable:
@@ -170,6 +177,7 @@ def comparisons_table(sets: Sequence[SetOverview]) -> DataTable:
                 "reused_base": c["reused"][1],
                 "device_s": c["device_s"][0],
                 "device_s_base": c["device_s"][1],
+                "outside": _outside(c),
             }
         )
     return DataTable(
@@ -187,7 +195,7 @@ def comparisons_table(sets: Sequence[SetOverview]) -> DataTable:
             *(Column("steps_base", "baseline", whole), Column("reused", "reused", whole)),
             *(Column("reused_predicted", "predicted", whole), Column("reused_base", "baseline", whole)),
             *(Column("later_turns", "of", whole), Column("device_s", "device time", seconds3)),
-            Column("device_s_base", "baseline", seconds3),
+            *(Column("device_s_base", "baseline", seconds3), _OUTSIDE),
         ),
         tuple(rows),
         "e = predicted - A; A: priced steps and prefills; B: time with a request in flight, seen by the clients.",
@@ -226,7 +234,8 @@ def cells_table(sets: Sequence[SetOverview]) -> DataTable:
         cost = c["cost"] or {"point": None, "low": None, "high": None}
         keys = ("sessions", "arm", "reuse_predicted", "reuse", "cost_predicted", "occupancy_distance", "null_distance")
         row = {"set": s.plans.name, **{key: c[key] for key in keys}, "cost": cost["point"]}
-        rows.append({**row, "low": cost["low"], "high": cost["high"], "exploratory": c["exploratory"]})
+        row |= {"low": cost["low"], "high": cost["high"], "exploratory": c["exploratory"]}
+        rows.append({**row, "outside": _outside(c)})
     return DataTable(
         "cells",
         "Steady load, cell by cell",
@@ -234,10 +243,11 @@ def cells_table(sets: Sequence[SetOverview]) -> DataTable:
             *(_SET, _N, _ARM, Column("reuse_predicted", "reuse predicted", four), Column("reuse", "reuse", four)),
             *(Column("cost_predicted", "cost predicted", four), Column("cost", "cost", four), _LOW, _HIGH),
             *(Column("occupancy_distance", "occupancy distance", four), Column("null_distance", "of a guess", four)),
-            Column("exploratory", "exploratory", yes, right=False),
+            *(Column("exploratory", "exploratory", yes, right=False), _OUTSIDE),
         ),
         tuple(rows),
-        "cost: median over replicates of device time per turn over the baseline's, with its paired bootstrap interval.",
+        "cost: median over replicates of device time per turn over the baseline's, with its paired bootstrap interval "
+        f"(95 % from {LEAST_VALUES} replicates on).",
     )
 
 
@@ -264,6 +274,12 @@ def pairs_table(sets: Sequence[SetOverview]) -> DataTable:
 def saturation_rows(found: Saturation) -> list[dict[str, Any]]:
     """Rows of adjacent pairs."""
     return [step.to_dict() for step in found.steps]
+
+
+def left_out_text(found: Saturation) -> str:
+    """The N that are not among the cells, empty without any."""
+    names = ", ".join(map(str, found.left_out))
+    return f"Exploratory N decide nothing and are left out: N = {names}." if names else ""
 
 
 SATURATION_COLUMNS = (
@@ -312,11 +328,12 @@ def break_even_table(sets: Sequence[SetOverview]) -> DataTable:
         (
             *(_SET, _N, _ARM, Column("basis", "saving is", right=False), Column("saved_s", "saved each", seconds3)),
             *(Column("compile_s", "compile", minutes), Column("runs", "break-even after", whole)),
-            Column("unit", "", right=False),
+            *(Column("unit", "", right=False), Column("decision", "decision", right=False)),
         ),
         tuple(rows),
         "Break-even: a second of compiling counts as much as a second of device time; a run is one plan of the set"
-        + (", in steady load one turn." if steady else "."),
+        + (", in steady load one turn." if steady else ".")
+        + " decision: on the comparison the saving is from; only a saving that passed is established.",
     )
 
 

@@ -23,11 +23,13 @@ MOST_PAIRS = 1_000_000
 
 @dataclass(frozen=True)
 class Repeat:
-    """One untreated run: device time rebuilt (A) and seen by the clients (B), seconds."""
+    """One untreated run: device time rebuilt (A) and seen by the clients (B), seconds. source: "measured" or
+    "simulated", None where nobody says."""
 
     name: str
     channel_a_s: float
     channel_b_s: float
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class NullDistribution:
 
     difference: of the channels. ratio_a, ratio_b: |ratio - 1| of the pairs in each channel. cv_*: coefficient of
     variation of the single runs. tolerance: what ``klass`` says the data supports; None for C3 (``difference.q95`` is
-    then the smallest that would cover).
+    then the smallest that would cover). source: of the runs; simulated ones say nothing about hardware.
     """
 
     label: str
@@ -64,6 +66,7 @@ class NullDistribution:
     klass: str
     tolerance: float | None
     rule: str
+    source: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the class stands under "class"."""
@@ -114,6 +117,7 @@ def null_distribution(repeats: Sequence[Repeat], *, label: str = "", runs_per_su
         klass=klass,
         tolerance=tolerance,
         rule=rule,
+        source=repeats[0].source,
     )
 
 
@@ -128,6 +132,9 @@ def _check(repeats: Sequence[Repeat], runs_per_sum: int, where: str) -> None:
         raise InputError(f"{where}: sums of {runs_per_sum} of {len(repeats)} runs make too many pairs; sum fewer")
     seen = set()
     for repeat in repeats:
+        if repeat.source != repeats[0].source:
+            kinds = f"{repeats[0].source or 'of no stated source'} and {repeat.source or 'of no stated source'}"
+            raise InputError(f"{where}: runs {repeats[0].name} and {repeat.name} are {kinds}; repeats are of one kind")
         if repeat.name in seen:
             raise InputError(f"{where}: run {repeat.name} is there twice")
         seen.add(repeat.name)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slotgrid.errors import InputError
-from slotgrid.study.breakeven import ArmCost, BreakEven, arm_cost, break_even_runs
+from slotgrid.study.breakeven import NO_DECISION, ArmCost, BreakEven, arm_cost, break_even_runs
 from slotgrid.study.decide import predicted_ratio
+from slotgrid.study.decisions import decisions_of
 from slotgrid.study.manifest import Entry, changed_code
-from slotgrid.study.outcome import Outcome, Outcomes, total
+from slotgrid.study.notes import merge_notes
+from slotgrid.study.outcome import PREDICTED, Outcome, Outcomes, total
 from slotgrid.study.records import Record, set_records
 from slotgrid.study.resample import Interval
 from slotgrid.study.saturation import RESAMPLES, SEED, Saturation, cells_of, find_saturation, slot_order
 from slotgrid.study.settings import STEADY, PlanSet
 from slotgrid.study.study import Study
 from slotgrid.study.verdict import StoredVerdict, load_verdict
-
-PREDICTED = "predicted"
-_SPAN = re.compile(r"(prefills of |decode steps with up to )([\d to]+)( tokens .*| running .*)")
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -82,13 +79,18 @@ def set_saturation(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Saturation:
-    """Adjacent slot counts of a set. Raises InputError when two arms have the same number of slots."""
+    """Adjacent slot counts of a set over its confirmatory N; exploratory N are left out, they decide nothing.
+
+    Raises InputError when two arms have the same number of slots, or every N is exploratory.
+    """
+    if not plans.sessions:
+        raise InputError(f"saturation: every N of set {plans.name} is exploratory; exploratory N decide nothing")
     settings = entry.settings
     chosen = settings.arm_names if arms is None else arms
     order = slot_order({name: settings.arm(name).config.slots for name in chosen})
-    rows = [(o.arm, o.sessions, o.replicate, _seconds(o, plans, channel)) for o in outcomes if o.arm in order]
-    found = cells_of(rows)
-    most = max(plans.all_sessions)
+    judged = [o for o in outcomes if o.arm in order and o.sessions in plans.sessions]
+    found = cells_of([(o.arm, o.sessions, o.replicate, _seconds(o, plans, channel)) for o in judged])
+    most = max(plans.sessions)
     controlled = {}
     for fewer, more in itertools.pairwise(order):
         a, b = settings.arm(fewer).config, settings.arm(more).config
@@ -96,7 +98,8 @@ def set_saturation(
         same = min(a.max_running, b.max_running) >= top
         controlled[fewer, more] = same and all(a.bucket_for(n) == b.bucket_for(n) for n in range(1, top + 1))
     ordered = {name: found.get(name, {}) for name in order}
-    return find_saturation(ordered, resamples=resamples, seed=seed, controlled=controlled)
+    result = find_saturation(ordered, resamples=resamples, seed=seed, controlled=controlled)
+    return replace(result, left_out=tuple(plans.exploratory))
 
 
 def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) -> SetOverview:
@@ -124,7 +127,7 @@ def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) ->
         saturation=saturation,
         no_saturation=why_not,
         costs=costs,
-        break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs})),
+        break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs}, stored)),
     )
 
 
@@ -142,26 +145,15 @@ def _predicted(entry: Entry, plans: PlanSet, registered: Sequence[Outcome]) -> l
     return made
 
 
-def merge_notes(notes: Sequence[str]) -> tuple[str, ...]:
-    """Notes of many runs on what was outside the measured range as one range each, so that they can be read."""
-    spans: dict[tuple[str, str], list[int]] = {}
-    for text in notes:
-        # "prefills of 149 to 330 tokens (measured ...)", "decode steps with up to 10 running (measured ...)"
-        match = _SPAN.fullmatch(text)
-        head, numbers, tail = (text, "", "") if match is None else match.groups()
-        spans.setdefault((head, tail), []).extend(map(int, _NUMBER.findall(numbers)))
-    merged = []
-    for (head, tail), numbers in spans.items():
-        span = "" if not numbers else f"{min(numbers)} to {max(numbers)}"
-        if head.endswith("up to "):
-            span = str(max(numbers))
-        merged.append(head + span + tail)
-    return tuple(merged)
-
-
 def _break_even(
-    entry: Entry, plans: PlanSet, outcomes: Sequence[Outcome], basis: str, costs: Mapping[str, ArmCost]
+    entry: Entry,
+    plans: PlanSet,
+    outcomes: Sequence[Outcome],
+    basis: str,
+    costs: Mapping[str, ArmCost],
+    stored: StoredVerdict | None,
 ) -> list[BreakEven]:
+    decisions = {} if stored is None else decisions_of(stored.data)
     rows = Outcomes(outcomes, "run")
     steady = plans.load == STEADY
     made = []
@@ -172,7 +164,8 @@ def _break_even(
             saved_s = base_s - _mean_s(rows.arm(n, arm, replicates), steady)
             cost_s = costs[arm].compile_s
             unit = "turns" if steady else "runs"
-            made.append(BreakEven(n, arm, basis, unit, cost_s, saved_s, break_even_runs(cost_s, saved_s)))
+            decision = decisions.get((n, arm), NO_DECISION)
+            made.append(BreakEven(n, arm, basis, unit, cost_s, saved_s, break_even_runs(cost_s, saved_s), decision))
     return made
 
 

@@ -18,8 +18,9 @@ from slotgrid.study.hardware import names_to_measure, read_arms_file
 from slotgrid.study.manifest import ARMS, PREDICTIONS, PREDICTIONS_FORMAT, PROFILE, Cell, Entry, entry_name, plan_file
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.predict import predict
+from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.seeds import check_seeds
-from slotgrid.study.settings import FILE, PlanSet, Settings, load_settings
+from slotgrid.study.settings import FILE, STEADY, PlanSet, Settings, load_settings
 from slotgrid.workload import Workload, load_workload
 
 Progress = Callable[[int, int], None]
@@ -47,6 +48,7 @@ def register(
     new_sets = _new_sets(study, settings, entries, amend)
     workloads = [load_workload(settings.resolve(plans.workload)) for plans in new_sets]
     check_seeds(settings, new_sets, workloads)
+    _check_replicates(study, new_sets)
     data, where = profile_bytes(settings.resolve(settings.profile))
     profile = profile_from_toml(data, where)
     plans = _draw(new_sets, workloads, entries)
@@ -108,6 +110,16 @@ def _new_sets(study: Path, settings: Settings, entries: Sequence[Entry], amend: 
             f"{study / FILE}: no new [[plans]] set; an amendment counts for plans drawn after it, so it needs some"
         )
     return fresh
+
+
+def _check_replicates(study: Path, sets: Sequence[PlanSet]) -> None:
+    """Steady load is judged on replicates; with few there would be no decision, and that is known before measuring."""
+    for plans in sets:
+        if plans.load == STEADY and plans.sessions and len(plans.replicates) < LEAST_VALUES:
+            raise InputError(
+                f"{study / FILE}: set {plans.name}: {len(plans.replicates)} replicates (seeds x blocks) in steady "
+                f"load; at least {LEAST_VALUES} are needed to judge, or state all its N as exploratory (sessions = [])"
+            )
 
 
 def _draw(

@@ -229,7 +229,9 @@ def _arm(table: Table) -> Arm:
 
 
 def _plan_set(table: Table) -> PlanSet:
-    sessions = table.wholes("sessions", 1)
+    # empty where every N is exploratory
+    stated = table.raw("sessions") != [] or not (table.has("exploratory") and table.raw("exploratory"))
+    sessions = table.wholes("sessions", 1) if stated else ()
     exploratory = table.wholes("exploratory", 1) if table.has("exploratory") and table.raw("exploratory") else ()
     _distinct([*sessions, *exploratory], f"{table.at('sessions')} and exploratory")
     seeds, blocks = table.wholes("seeds", 0), table.wholes("blocks", 0, (0,))

@@ -45,7 +45,8 @@ sessions = [6, 8]                    # confirmatory N: concurrent clients that a
 exploratory = [10]                   # N that get errors and no decision
 seeds = [20262000]                   # must be new: no seed of any search
 blocks = [0, 1, 2]                   # replicates: one plan per seed and block
-# load = "steady"                    # judge device time per turn in a window ([steady_criteria]) instead of whole runs
+# load = "steady"                    # judge device time per turn in a window ([steady_criteria]) instead of whole runs;
+#                                    # needs at least five replicates (seeds x blocks)
 # window = "120s"
 
 [criteria]                           # whole runs, in this order
