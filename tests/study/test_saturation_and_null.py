@@ -173,8 +173,14 @@ def test_the_95th_percentile_is_index_42_of_45() -> None:
     assert found.difference.q95 == differences[42]
 
 
+def test_a_percentile_of_few_pairs_gives_no_class() -> None:
+    found = null_distribution([Repeat(str(i), 10 + i / 1000, 10.1 + i / 1000) for i in range(6)])
+    assert (found.klass, found.tolerance) == ("undecided", None)
+    assert found.rule == "15 pairs; a 95th percentile needs at least 20"
+
+
 def test_quiet_repeats_support_the_small_tolerance() -> None:
-    found = null_distribution([Repeat(str(i), 10 + i / 1000, 10.1 + i / 1000) for i in range(5)])
+    found = null_distribution([Repeat(str(i), 10 + i / 1000, 10.1 + i / 1000) for i in range(7)])
     assert (found.klass, found.tolerance) == ("C1", 0.02)
 
 

@@ -135,7 +135,7 @@ def null(
 ) -> None:
     """Say which channel tolerance repeats of the same plan support (classes C1, C2, C3)."""
     from slotgrid.errors import InputError
-    from slotgrid.study.null import null_distribution
+    from slotgrid.study.null import UNDECIDED, null_distribution
 
     if len(sources) == 1 and not sources[0].is_dir():
         from slotgrid.study.csv_input import read_repeats
@@ -176,5 +176,8 @@ def null(
         )
         if item.source == SIMULATED:
             show_part("simulated runs: this says nothing about hardware", out, "bold")
+        if item.klass == UNDECIDED:
+            show_part(f"class undecided: {item.rule}", out)
+            continue
         supported = "none of the two" if item.tolerance is None else f"{item.tolerance:.4f}"
         show_part(f"class {item.klass}: {item.rule}; tolerance these data support: {supported}", out)

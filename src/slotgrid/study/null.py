@@ -2,7 +2,8 @@
 
 For a pair of runs i < j of the same plan on the same configuration the channel difference is |A_i / A_j - B_i / B_j|.
 A tolerance covers the data when the 95th percentile of the differences (sorted, index floor(0.95 x pairs)) does not
-exceed it. Classes: C1 covered by 0.02, C2 by tau_null = max(0.02, median of r / B), C3 by neither.
+exceed it. Classes: C1 covered by 0.02, C2 by tau_null = max(0.02, median of r / B), C3 by neither. With fewer than 20
+pairs, 7 runs, that percentile would only be the largest difference there is: then no class is given.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any
 from slotgrid.errors import InputError
 
 LEAST_TOLERANCE = 0.02
+# what a 95th percentile needs to be another than the largest
+LEAST_PAIRS = 20
+UNDECIDED = "undecided"
 # sums of k of n runs: more pairs than this take too long and say nothing more
 MOST_PAIRS = 1_000_000
 
@@ -48,7 +52,8 @@ class NullDistribution:
 
     difference: of the channels. ratio_a, ratio_b: |ratio - 1| of the pairs in each channel. cv_*: coefficient of
     variation of the single runs. tolerance: what ``klass`` says the data supports; None for C3 (``difference.q95`` is
-    then the smallest that would cover). source: of the runs; simulated ones say nothing about hardware.
+    then the smallest that would cover) and where it is undecided. source: of the runs; simulated ones say nothing
+    about hardware.
     """
 
     label: str
@@ -95,7 +100,12 @@ def null_distribution(repeats: Sequence[Repeat], *, label: str = "", runs_per_su
     shares = [(r.channel_b_s - r.channel_a_s) / r.channel_b_s for r in repeats]
     tau = max(LEAST_TOLERANCE, statistics.median(shares))
     q95 = f"95th percentile {difference.q95:.4f} of {len(ratios):,} channel differences"
-    if difference.q95 <= LEAST_TOLERANCE:
+    klass: str
+    tolerance: float | None
+    if len(ratios) < LEAST_PAIRS:
+        klass, tolerance = UNDECIDED, None
+        rule = f"{len(ratios)} pairs; a 95th percentile needs at least {LEAST_PAIRS}"
+    elif difference.q95 <= LEAST_TOLERANCE:
         klass, tolerance, rule = "C1", LEAST_TOLERANCE, f"{q95} <= {LEAST_TOLERANCE:g}"
     elif difference.q95 <= tau:
         klass, tolerance, rule = "C2", tau, f"{q95} > {LEAST_TOLERANCE:g}, <= tau_null {tau:.4f}"
