@@ -47,6 +47,8 @@ workload = "tracelab-two-turn"
 sessions = [6]
 seeds = [20261100]
 blocks = [0, 1, 2]
+[search]
+none = true
 """
 
 

@@ -137,9 +137,9 @@ def test_names_are_not_markup(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("profile =", 'title = "<script>alert(1)</script>&"\nprofile =', 1))
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     path.write_text(path.read_text() + "\n" + text(sets=(("next", [9]),)).split("[[plans]]")[1].join(["[[plans]]", ""]))
-    register(folder, now=LATER, amend="<b>because</b>")
+    register(folder, now=lambda: LATER, amend="<b>because</b>")
     page = study_page(overview(open_study(folder)))
     assert "<script>" not in page
     assert "<b>" not in page
@@ -157,7 +157,7 @@ def test_steady_pictures(tmp_path: Path) -> None:
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     measure(folder, now=lambda: LATER)
     verdict(folder, now=lambda: LATER)
     found = overview(open_study(folder))

@@ -21,7 +21,7 @@ from slotgrid.study.records import set_records
 from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, PLACES, hardware_run, registered, rewrite_record, text
+from tests.study.small import LATER, PLACES, forge_log, hardware_run, registered, rewrite_record, text
 
 CELL = Cell("main", 3, "s5-b0")
 
@@ -190,6 +190,7 @@ def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:
     found = ingest(study, [tmp_path / "run"], now=lambda: LATER, arm="base", started=LATER)
     assert found.added[0].data["started_stated"] == LATER
     shutil.rmtree(study / "runs")
+    forge_log(study)
     wide = saved(study, tmp_path / "wide", CELL, "wide")
     with pytest.raises(InputError, match=r"the arm has 1,2$"):
         ingest(study, [wide], now=lambda: LATER, arm="base")
@@ -304,6 +305,7 @@ def test_record_of_another_study(tmp_path: Path) -> None:
     place = "runs/main/n3-s5-b0/base"
     shutil.rmtree(folder / place)
     shutil.copytree(other / "runs/main/n3-s6-b0/base", folder / place)
+    forge_log(folder)
     with pytest.raises(InputError, match=r"record\.json: is the record of \('main', 3, 's6-b0', 'base'\)"):
         verdict(folder, now=lambda: LATER)
     record = folder / place / "record.json"

@@ -68,7 +68,7 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     folder = write_hardware(tmp_path / "study")
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     made = Lab(folder)
     monkeypatch.setattr(hardware, "measure_arms", made)
     return made
@@ -91,7 +91,8 @@ def test_what_is_not_valid_stays_out_and_is_tried_again(lab: Lab) -> None:
     lab.bad = {("wide", 2)}
     found = measure(lab.study, now=lambda: LATER)
     assert (len(found.added), found.missing) == (PLACES - 1, 1)
-    assert found.invalid == ("set main, N = 4, replicate s5-b0, arm wide: the server ended with exit code 1",)
+    place = "set main, N = 4, replicate s5-b0, arm wide"
+    assert found.invalid[0].startswith(f"{place}: the server ended with exit code 1; 1 attempt is used up")
     lab.bad = set()
     again = measure(lab.study, now=lambda: LATER)
     assert (len(again.added), again.there_before, again.missing) == (1, PLACES - 1, 0)
@@ -121,10 +122,10 @@ def test_the_arms_file_is_registered(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"arms\.toml: arm wide of the study is not in it; its arms: wider, base, other"
     ):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     (folder / "arms.toml").unlink()
     with pytest.raises(InputError, match=r"arms\.toml: No such file"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
 
 
 def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +139,7 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
         .replace("exploratory = [4]\n", "")
         .replace("blocks = [0, 1]", "")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     lab = Lab(folder)
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
@@ -161,7 +162,7 @@ def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")

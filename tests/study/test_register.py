@@ -71,7 +71,7 @@ def test_what_is_registered(study: Path) -> None:
 
 
 LATER_COMMANDS: dict[str, Callable[[Path], Any]] = {
-    "register": lambda folder: register(folder, now=LATER, amend="more"),
+    "register": lambda folder: register(folder, now=lambda: LATER, amend="more"),
     "measure": lambda folder: measure(folder, now=lambda: LATER),
     "ingest": lambda folder: ingest(folder, [folder], now=lambda: LATER),
     "verdict": lambda folder: verdict(folder, now=lambda: LATER),
@@ -123,10 +123,10 @@ def test_an_entry_of_another_study(study: Path, tmp_path: Path) -> None:
 def test_nothing_is_registered_twice(study: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"registered on 2026-03-01.*never registered again"):
-        register(study, now=LATER)
+        register(study, now=lambda: LATER)
     assert {path: path.read_bytes() for path in study.rglob("*") if path.is_file()} == before
     with pytest.raises(InputError, match="nothing is registered yet"):
-        register(write_study(tmp_path / "new"), now=NOW, amend="why")
+        register(write_study(tmp_path / "new"), now=lambda: NOW, amend="why")
     with pytest.raises(InputError, match="nothing is registered; slotgrid study register"):
         open_study(tmp_path / "new")
 
@@ -135,19 +135,19 @@ def test_amendments(study: Path) -> None:
     """They need new plans, leave what was registered alone and follow it in the chain."""
     path = study / "study.toml"
     with pytest.raises(InputError, match=r"no new \[\[plans\]\] set; an amendment counts for plans drawn after it"):
-        register(study, now=LATER, amend="wider")
+        register(study, now=lambda: LATER, amend="wider")
     path.write_text(text(sets=(("main", [7]),)))
     with pytest.raises(InputError, match="set main differs from what entry 1 registered"):
-        register(study, now=LATER, amend="other seed")
+        register(study, now=lambda: LATER, amend="other seed")
     path.write_text(text(sets=(("main", [5]), ("again", [5]))))
     with pytest.raises(InputError, match=r"set again, N = 3, replicate s5-b0: the plan is the same as entry 1"):
-        register(study, now=LATER, amend="again")
+        register(study, now=lambda: LATER, amend="again")
     path.write_text(text(sets=(("main", [5]), ("again", [6])), more="[criteria]\nchannel_difference = 0.05\n"))
     with pytest.raises(InputError, match="--amend: empty"):
-        register(study, now=LATER, amend="  ")
+        register(study, now=lambda: LATER, amend="  ")
     with pytest.raises(InputError, match=r"study\.toml: changed after it was registered"):
         measure(study, now=lambda: LATER)
-    entry = register(study, now=LATER, amend="channels differ more than thought")
+    entry = register(study, now=lambda: LATER, amend="channels differ more than thought")
     first, second = open_study(study).entries
     assert (entry.number, entry.data["kind"], entry.data["reason"]) == (
         2, "amendment", "channels differ more than thought",
@@ -170,7 +170,7 @@ def test_amendments(study: Path) -> None:
 def test_seeds_of_a_search_are_refused(seeds: list[int], more: str, words: str, tmp_path: Path) -> None:
     folder = write_study(tmp_path, sets=(("main", seeds),), more=more)
     with pytest.raises(InputError, match=words):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     assert not (folder / "registered").exists()
 
 
@@ -188,14 +188,14 @@ def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> N
         folder=tmp_path / "found",
     )
     with pytest.raises(InputError, match=r"seed 5 is a seed of the search in \.\./found"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     state = tmp_path / "found" / "search.json"
     state.write_text(json.dumps({"result": {}}))
     with pytest.raises(InputError, match=r"search\.json: does not tell the seeds"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     state.unlink()
     with pytest.raises(InputError, match=r"search\.json: No such file"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
 
 
 def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
@@ -212,13 +212,13 @@ def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(registering, "predict", counted)
     stop_after = 4
     with pytest.raises(KeyboardInterrupt):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     assert manifest.load_entries(folder) == []
     so_far = next(folder.rglob(".so-far.jsonl"))
     so_far.write_bytes(so_far.read_bytes()[:-20])
     made_now.clear()
     stop_after = 99
-    entry = register(folder, now=NOW)
+    entry = register(folder, now=lambda: NOW)
     assert len(made_now) == PLACES - 3
     assert sorted(entry.data["files"].items()) == sorted(open_study(made).entries[0].data["files"].items())
     assert [path.name for path in (folder / "registered").iterdir()] == ["0001"]
@@ -231,9 +231,9 @@ def test_what_a_stopped_registration_left_is_not_used_for_another(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "write_manifest", _stop)
         with pytest.raises(KeyboardInterrupt):
-            register(folder, now=NOW)
+            register(folder, now=lambda: NOW)
     (folder / "study.toml").write_text(text(sets=(("main", [6]),)))
-    entry = register(folder, now=NOW)
+    entry = register(folder, now=lambda: NOW)
     assert sorted(entry.data["plans"]) == [f"plans/main/n{n}-s6-b{b}.json" for n in (3, 4) for b in (0, 1)]
     assert entry.predictions("main")[0].replicate == "s6-b0"
 
@@ -278,7 +278,9 @@ BAD = [
     ("[criteria]", "[criteria]\nlargest_error = nan", "expected a finite number"),
     ("[criteria]", "[steady_criteria]\nresamples = 0", "at least 1"),
     ("[criteria]", "[criteria]\nlargest_errors = 0.1", "largest_errors: unknown key"),
-    ("[criteria]", "[search]\nfolders = 3", "expected a list of texts"),
+    ("none = true", "folders = 3", "expected a list of texts"),
+    ("none = true", "none = false", "search.none is False; allowed: true, or leave it out"),
+    ("none = true", "none = true\nseeds = [1]", "no search chose the configurations; leave out seeds"),
 ]
 
 
@@ -308,7 +310,7 @@ def test_ensembles_give_intervals(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("profile =", "ensemble = 39\nprofile =", 1))
-    entry = register(folder, now=NOW)
+    entry = register(folder, now=lambda: NOW)
     row = entry.predictions("main")[1]
     plan = entry.plan(manifest.Cell("main", row.sessions, row.replicate))
     again = sg.simulate(entry.profile, entry.settings.arm(row.arm).config, plan, ensemble=39, seed=0)

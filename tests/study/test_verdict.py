@@ -12,6 +12,7 @@ import pytest
 from slotgrid.errors import InputError
 from slotgrid.run import load_run, save_run
 from slotgrid.study.collect import ingest, measure
+from slotgrid.study.log import Log, read_log
 from slotgrid.study.manifest import sha256_of
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
@@ -20,6 +21,7 @@ from tests.study.small import (
     LATER,
     NOW,
     SIMULATED,
+    forge_log,
     hardware_run,
     measured,
     registered,
@@ -64,6 +66,13 @@ def test_once(study: Path) -> None:
     assert by_n[3]["ratio_a"] == pytest.approx(seconds["wide"] / seconds["base"], rel=1e-12)
 
 
+def rewrite_verdict(path: Path, **changes: object) -> None:
+    """A verdict changed together with its voucher and the log."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.with_suffix(".sha256").write_text(f"{sha256_of(path)}  verdict.json\n")
+    forge_log(path.parents[2])
+
+
 @pytest.mark.parametrize("judged", [False, True])
 def test_a_changed_run_is_named(judged: bool, study: Path) -> None:
     if judged:
@@ -78,14 +87,20 @@ def test_a_changed_record_is_named(study: Path) -> None:
     verdict(study, now=lambda: LATER)
     record = study / "runs/main/n3-s5-b1/wide/record.json"
     record.write_bytes(record.read_bytes() + b" ")
-    with pytest.raises(InputError, match=r"wide/record\.json: changed after it was recorded \(record\.sha256"):
+    with pytest.raises(
+        InputError, match=r"wide/record\.json: changed or replaced after log\.jsonl line 5 named it on 2026"
+    ):
         verdict(study, now=lambda: EVEN_LATER)
 
 
 def test_a_record_changed_with_its_voucher_is_named(study: Path) -> None:
-    """The verdict carries the hash of every record."""
+    """The verdict carries the hash of every record, and of the log before it."""
     path = verdict(study, now=lambda: LATER).path
-    rewrite_record(study / "runs/main/n3-s5-b1/wide/record.json", added_at="2026-03-05T00:00:00+00:00")
+    record = study / "runs/main/n3-s5-b1/wide/record.json"
+    rewrite_record(record, added_at="2026-03-05T00:00:00+00:00")
+    with pytest.raises(InputError, match=r"verdict\.json: was decided on another log than the lines before line 10"):
+        verdict(study, now=lambda: EVEN_LATER)
+    rewrite_verdict(path, log=Log(read_log(study).lines[:-1]).summary())
     with pytest.raises(InputError, match=rf"run n3-s5-b1/wide is not the one the verdict {path} rests on"):
         verdict(study, now=lambda: EVEN_LATER)
 
@@ -160,15 +175,22 @@ def test_an_added_file_is_named(study: Path) -> None:
 def test_a_changed_verdict_is_named(study: Path) -> None:
     path = verdict(study, now=lambda: LATER).path
     path.write_text(path.read_text().replace("passed", "PASSED").replace("failed", "passed"))
-    with pytest.raises(InputError, match=r"verdict\.json: changed after it was decided"):
+    with pytest.raises(InputError, match=r"verdict\.json: changed or replaced after log\.jsonl line 10 named it"):
+        verdict(study, now=lambda: EVEN_LATER)
+    forge_log(study)
+    with pytest.raises(InputError, match=r"verdict\.json: changed after it was decided \(verdict\.sha256"):
         verdict(study, now=lambda: EVEN_LATER)
 
 
 def test_missing_runs_are_named(study: Path) -> None:
     shutil.rmtree(study / "runs/main/n3-s5-b1/wide")
+    with pytest.raises(InputError, match=r"log\.jsonl: line 5 names run runs/main/n3-s5-b1/wide, which is gone"):
+        verdict(study, now=lambda: LATER)
+    forge_log(study)
     with pytest.raises(InputError, match=r"set main: 1 runs are missing: n3-s5-b1 wide$"):
         verdict(study, now=lambda: LATER)
     shutil.rmtree(study / "runs")
+    forge_log(study)
     with pytest.raises(InputError, match=r"8 runs are missing: n3-s5-b0 base, n3-s5-b0 wide, n3-s5-b1 base and 5 more"):
         verdict(study, now=lambda: LATER)
     assert not (study / "verdicts").exists()
@@ -188,24 +210,15 @@ def test_a_run_of_another_plan(study: Path) -> None:
 
 
 def test_simulated_beside_measured(tmp_path: Path) -> None:
-    """One arm measured, the other simulated: no verdict."""
+    """One arm measured, the other simulated: such a set could get no verdict, so it is not registered."""
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace(SIMULATED, 'runs = "measured"', 1))
-    register(folder, now=NOW)
-    entry = open_study(folder).entries[0]
-    with pytest.raises(InputError, match="arm base is to be measured"):
-        measure(folder, now=lambda: LATER)
-    assert not (folder / "runs").exists()
-    runs = []
-    for cell in entry.cells(entry.sets[0]):
-        for arm in ("base", "wide"):
-            run = hardware_run(entry, cell, arm)
-            runs.append(tmp_path / f"{cell.name}-{arm}")
-            save_run(run if arm == "base" else replace(run, source="simulated"), runs[-1])
-    assert ingest(folder, runs, now=lambda: LATER).missing == 0
-    with pytest.raises(InputError, match=r"n3-s5-b0/wide: a simulated run beside measured ones"):
-        verdict(folder, now=lambda: LATER)
+    words = r"study\.toml: simulated arms \(wide\) beside measured ones \(base\); the arms of a study are all"
+    with pytest.raises(InputError, match=words):
+        register(folder, now=lambda: NOW)
+    assert not (folder / "registered").exists()
+    assert not (folder / "log.jsonl").exists()
 
 
 def test_an_amendment_leaves_earlier_verdicts(study: Path) -> None:
@@ -215,7 +228,7 @@ def test_an_amendment_leaves_earlier_verdicts(study: Path) -> None:
     (study / "study.toml").write_text(
         text(sets=(("main", [5]), ("again", [6])), more="[criteria]\nlargest_error = 0.5\ntolerance = 'residual'\n")
     )
-    register(study, now=LATER, amend="tolerance from the null runs")
+    register(study, now=lambda: LATER, amend="tolerance from the null runs")
     measure(study, now=lambda: LATER, plan_set="again")
     with pytest.raises(InputError, match=r"holds 2 data sets; choose one with --set \(main, again\)"):
         verdict(study, now=lambda: EVEN_LATER)
@@ -241,7 +254,7 @@ def test_steady_load(tmp_path: Path) -> None:
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     measure(folder, now=lambda: LATER)
     data = verdict(folder, now=lambda: LATER).data
     assert [f["criterion"] for f in data["findings"]] == ["reuse", "cost ratio", "ranking", "occupancy"]

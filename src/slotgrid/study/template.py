@@ -62,9 +62,11 @@ equal_band = [0.98, 1.02]            # 3. same side of 1, or both in this band
 # arms = "arms.toml"                 # how servers of the arms are started (slotgrid measure); its plans are not used
 # order_seed = 0                     # of the order of the arms
 
-[search]                             # what the configurations were chosen with: none of it may be used again
-# seeds = [1, 2, 3]
-# folders = ["../slotgrid-search"]   # output of slotgrid search
+[search]                             # what the configurations were chosen with: none of it may be used again.
+# A choice is needed, register refuses without one: seeds and folders (one or both), or none.
+# seeds = [1, 2, 3]                  # seeds of the searches that chose them
+# folders = ["../slotgrid-search"]   # output of slotgrid search, beside or below this directory
+# none = true                        # no search chose them
 """
 
 
