@@ -87,9 +87,7 @@ def test_a_changed_record_is_named(study: Path) -> None:
     verdict(study, now=lambda: LATER)
     record = study / "runs/main/n3-s5-b1/wide/record.json"
     record.write_bytes(record.read_bytes() + b" ")
-    with pytest.raises(
-        InputError, match=r"wide/record\.json: changed or replaced after log\.jsonl line 5 named it on 2026"
-    ):
+    with pytest.raises(InputError, match=r"wide/record\.json: changed or replaced after log\.jsonl line 4 named it"):
         verdict(study, now=lambda: EVEN_LATER)
 
 
@@ -184,7 +182,7 @@ def test_a_changed_verdict_is_named(study: Path) -> None:
 
 def test_missing_runs_are_named(study: Path) -> None:
     shutil.rmtree(study / "runs/main/n3-s5-b1/wide")
-    with pytest.raises(InputError, match=r"log\.jsonl: line 5 names run runs/main/n3-s5-b1/wide, which is gone"):
+    with pytest.raises(InputError, match=r"log\.jsonl: line 4 names run runs/main/n3-s5-b1/wide, which is gone"):
         verdict(study, now=lambda: LATER)
     forge_log(study)
     with pytest.raises(InputError, match=r"set main: 1 runs are missing: n3-s5-b1 wide$"):

@@ -168,20 +168,21 @@ def _take_in(
     place = f"{job.cell.place}, arm {job.arm.name}"
     source = Path(result.folder)
 
-    def refuse(reason: str) -> None:
+    def refuse(reasons: Sequence[str]) -> None:
         seen = {"attempts": result.attempts, "began_at": result.started_at}
-        log_refusal(study, now(), origin=str(source), reason=reason, cell=job.cell, arm=job.arm.name, **seen)
-        invalid.append(f"{reason}; {what_next(result)}")
+        told = f"{place}: {'; '.join(reasons)}"
+        log_refusal(study, now(), origin=str(source), reason=told, cell=job.cell, arm=job.arm.name, **seen)
+        invalid.append(f"{place}: {reasons[0]}; {what_next(result)}")
 
     if not result.valid:
-        refuse(f"{place}: {result.reasons[0]}")
+        refuse(result.reasons)
         return
     try:
         run = read_run(source)
         started = check_started(run, result.started_at, str(source), job.entry.registered_at, now())
         check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
     except InputError as error:
-        refuse(str(error) if str(error).startswith(place) else f"{place}: {error}")
+        refuse([str(error).removeprefix(f"{place}: ")])
         return
     facts = {
         "how": HOW,
@@ -294,7 +295,7 @@ def _ingest(
 def _incoming(
     study: Study, path: Path, run: Run, arm: str | None, started: str | None, now: str, before: Sequence[_Incoming]
 ) -> _Incoming | None:
-    """The run with its place; None when it has been brought in already. Raises InputError with the reason it may not."""
+    """The run with its place; None when it was brought in before. Raises InputError with the reason it may not come."""
     entry, plans, cell, chosen = _place(study, run, path, arm)
     place = f"{cell.place}, arm {chosen.name}"
     digest = content_digest(run)

@@ -77,7 +77,7 @@ class Log:
 
 
 def read_log(folder: Path) -> Log:
-    """The log of a study directory; an empty one where there is none. Raises InputError naming the line that is wrong."""
+    """The log of a study directory, empty where there is none. Raises InputError naming the line that is wrong."""
     path = folder / FILE
     return parse_log(files.read_bytes(path), str(path)) if path.exists() else Log()
 

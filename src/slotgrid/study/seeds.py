@@ -17,8 +17,8 @@ from slotgrid.workload import Workload
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """What a finished search says of itself. sha256: of its ``search.json``. plans: content hashes of what it drew, None
-    where it does not say."""
+    """What a finished search says of itself. sha256: of its ``search.json``. plans: content hashes of what it drew,
+    None where it does not say."""
 
     folder: str
     sha256: str
@@ -42,9 +42,9 @@ class Searched:
 
 
 def check_search(settings: Settings, sets: Sequence[PlanSet], workloads: Sequence[Workload]) -> Searched:
-    """What was looked at: the search seeds of each set's workload (the defaults of ``slotgrid search``), ``search.seeds``
-    and the ``search.folders`` of study.toml. Raises InputError naming the seed and where it was used before, and when
-    study.toml does not say what chose the configurations.
+    """What was looked at: the search seeds of each set's workload (the defaults of ``slotgrid search``), and
+    ``search.seeds`` and ``search.folders`` of study.toml. Raises InputError naming the seed and where it was used
+    before, and when study.toml does not say what chose the configurations.
     """
     if not (settings.search_none or settings.search_seeds or settings.search_folders):
         raise InputError(
@@ -78,13 +78,13 @@ def check_search(settings: Settings, sets: Sequence[PlanSet], workloads: Sequenc
 
 
 def check_plans(found: Searched, plans: Mapping[str, str]) -> None:
-    """Raise InputError when a plan (content hash by place) is one that a search drew: another seed may give the same."""
+    """Raise InputError when a plan (content hash by place) is one that a search drew: other seeds may give it too."""
     for place, sha256 in plans.items():
         for search in found.folders:
             if sha256 in (search.plans or ()):
                 raise InputError(
-                    f"{place}: the plan is one that the search in {search.folder} drew; a study needs inputs the choice "
-                    "has not seen"
+                    f"{place}: the plan is one that the search in {search.folder} drew; a study needs inputs the "
+                    "choice has not seen"
                 )
 
 
