@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.errors import InputError
+from slotgrid.run import save_run
 from slotgrid.search import SearchSpace
 from slotgrid.study import manifest
 from slotgrid.study import register as registering
@@ -22,7 +24,7 @@ from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.template import init_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, NOW, PLACES, registered, text, write_study
+from tests.study.small import LATER, NOW, PLACES, hardware_run, registered, text, ticking, write_study
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,7 @@ def test_what_is_registered(study: Path) -> None:
 
 LATER_COMMANDS: dict[str, Callable[[Path], Any]] = {
     "register": lambda folder: register(folder, now=lambda: LATER, amend="more"),
+    "register again": lambda folder: register(folder, now=lambda: LATER),
     "measure": lambda folder: measure(folder, now=lambda: LATER),
     "ingest": lambda folder: ingest(folder, [folder], now=lambda: LATER),
     "verdict": lambda folder: verdict(folder, now=lambda: LATER),
@@ -79,7 +82,7 @@ LATER_COMMANDS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("command", LATER_COMMANDS)
+@pytest.mark.parametrize("command", [name for name in LATER_COMMANDS if name != "register again"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -95,7 +98,10 @@ def test_a_changed_file_is_named(name: str, command: str, study: Path) -> None:
     path = study / name
     path.write_bytes(path.read_bytes() + b"\n")
     if (name, command) == ("study.toml", "register"):
-        return  # a changed study.toml is what an amendment is for
+        # what an amendment is for; without its option the file is named
+        with pytest.raises(InputError, match=r"no new \[\[plans\]\] set"):
+            LATER_COMMANDS[command](study)
+        command = "register again"
     with pytest.raises(InputError) as error:
         LATER_COMMANDS[command](study)
     assert str(error.value).startswith(f"{path}: changed after it was registered")
@@ -174,6 +180,59 @@ def test_seeds_of_a_search_are_refused(seeds: list[int], more: str, words: str, 
     assert not (folder / "registered").exists()
 
 
+@pytest.mark.parametrize("more", ["[search]\n", "[search]\nseeds = []\n", "[search]\nfolders = []\n"])
+def test_what_chose_the_configurations_must_be_said(more: str, tmp_path: Path) -> None:
+    folder = write_study(tmp_path, more=more)
+    with pytest.raises(InputError) as error:
+        register(folder, now=lambda: NOW)
+    words = (
+        "study.toml: search: does not say what the configurations were chosen with; write [search] and seeds = [1, 2]"
+    )
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace(more, ""))
+    with pytest.raises(InputError, match="none = true if no search chose them"):
+        register(folder, now=lambda: NOW)
+    path.write_text(
+        "[search]\nnone = true\n".join(path.read_text().split("[[arm]]", 1)).replace("true\n", "true\n[[arm]]")
+    )
+    assert register(folder, now=lambda: NOW).data["search"]["none"] is True
+
+
+def test_the_template_leaves_the_choice(tmp_path: Path) -> None:
+    """Every way to say it is there, as a comment; the file as it is written is refused."""
+    path = init_study(tmp_path)
+    with pytest.raises(InputError, match="does not say what the configurations were chosen with"):
+        register(tmp_path, now=lambda: NOW)
+    for line in ("seeds = [1, 2, 3]", 'folders = ["../slotgrid-search"]', "none = true"):
+        assert path.read_text().count(f"\n# {line}") == 1
+        path.write_text(path.read_text().replace(f"\n# {line}", f"\n{line}"))
+        settings = load_settings(tmp_path)
+        assert settings.search_seeds or settings.search_folders or settings.search_none
+        path.write_text(path.read_text().replace(f"\n{line}", f"\n# {line}"))
+
+
+def test_no_run_of_the_predicting_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of registration is read after the last prediction."""
+    clock = ticking()
+    real, during = registering.predict, []
+
+    def timed(*args: Any) -> Any:
+        during.append(clock())
+        return real(*args)
+
+    folder = write_study(tmp_path / "study", runs="")
+    with monkeypatch.context() as patch:
+        patch.setattr(registering, "predict", timed)
+        entry = register(folder, now=clock)
+    assert entry.registered_at > during[-1]
+    run = hardware_run(entry, entry.cells(entry.sets[0])[0], "base", details={"started_at": during[-1]})
+    save_run(run, tmp_path / "run")
+    with pytest.raises(InputError, match=rf"began {re.escape(during[-1])}, before the registration"):
+        ingest(folder, [tmp_path / "run"], now=lambda: LATER)
+
+
 def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", more='[search]\nfolders = ["../found"]\n')
     sg.search(
@@ -190,12 +249,33 @@ def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"seed 5 is a seed of the search in \.\./found"):
         register(folder, now=lambda: NOW)
     state = tmp_path / "found" / "search.json"
+    told = json.loads(state.read_text())
+    # the same plans under other seeds: what was drawn counts, not what it is called
+    state.write_text(json.dumps({**told, "seeds": {"explore": [905], "evaluate": [906]}}))
+    write_study(folder, sets=(("main", [5]),), more='[search]\nfolders = ["../found"]\n')
+    (folder / "study.toml").write_text((folder / "study.toml").read_text().replace("[3]", "[2]"))
+    words = r"set main, N = 2, replicate s5-b0: the plan is one that the search in \.\./found drew"
+    with pytest.raises(InputError, match=words):
+        register(folder, now=lambda: NOW)
+    for wrong in ({"seeds": {"explore": ["x"]}}, {"seeds": {"explore": [1]}, "plans": 3}):
+        state.write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match=r"search\.json: not the seeds and plans of a search"):
+            register(folder, now=lambda: NOW)
     state.write_text(json.dumps({"result": {}}))
     with pytest.raises(InputError, match=r"search\.json: does not tell the seeds"):
         register(folder, now=lambda: NOW)
     state.unlink()
     with pytest.raises(InputError, match=r"search\.json: No such file"):
         register(folder, now=lambda: NOW)
+    # what was checked is kept
+    state.write_text(json.dumps(told))
+    (folder / "study.toml").write_text((folder / "study.toml").read_text().replace("seeds = [5]", "seeds = [7]"))
+    search = register(folder, now=lambda: NOW).data["search"]
+    assert search["folders"] == [
+        {"folder": "../found", "sha256": manifest.sha256_of(state), "seeds": [5, 6], "plans": told["plans"]}
+    ]
+    assert len(told["plans"]) == 2
+    assert search["workload_seeds"] == {"small": [1, 2, 11]}
 
 
 def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
