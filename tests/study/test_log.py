@@ -174,7 +174,9 @@ def test_every_command_checks(
 
 def test_a_study_without_its_log(study: Path) -> None:
     (study / "log.jsonl").unlink()
-    with pytest.raises(InputError, match=r"registered/0001: is not in log\.jsonl"):
+    with pytest.raises(
+        InputError, match=r"log\.jsonl: is gone or empty, although .*registered/0001 is there; put it back"
+    ):
         open_study(study)
 
 
@@ -218,6 +220,17 @@ def test_a_command_that_goes_on_is_no_fault(study: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(log, "read_log", read)
     assert len(audit(folder).lines) == PLACES + 1
     assert looks[0] == PLACES
+
+
+def test_a_line_cut_by_hand_is_not_taken_for_a_kill(study: Path) -> None:
+    """What it named is in its place: no kill leaves that, so nothing is removed."""
+    path = study / "log.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    before = path.read_bytes()
+    for command in COMMANDS.values():
+        with pytest.raises(InputError, match=r"verdicts/main: is not in log\.jsonl"):
+            command(study)
+    assert path.read_bytes() == before
 
 
 # --- refused runs ------------------------------------------------------------------------------------------------
@@ -306,6 +319,7 @@ def check_said(point: Callable[..., None], said: list[str], folder: Path, first:
     assert len(said) == (words is not None)
     assert words is None or words in said[0]
     continued = [line for line in read_log(folder).lines if line.what == "continued"]
+    assert all((line.data["cut"] is not None) == (words == CUT) for line in continued)
     # the cut first line of a log was of a registration that is made anew
     assert len(continued) == (words is not None and not (first and words == CUT))
 

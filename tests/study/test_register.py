@@ -126,6 +126,16 @@ def test_an_entry_of_another_study(study: Path, tmp_path: Path) -> None:
         open_study(study)
 
 
+def test_an_amendment_of_another_study(study: Path, tmp_path: Path) -> None:
+    """It has the right number, and another entry before it."""
+    other = registered(tmp_path / "other", sets=(("main", [6]),))
+    (other / "study.toml").write_text(text(sets=(("main", [6]), ("next", [7]))))
+    register(other, now=lambda: LATER, amend="more")
+    shutil.copytree(other / "registered/0002", study / "registered/0002")
+    with pytest.raises(InputError, match=r"0002/manifest\.json: does not follow the entry before it"):
+        open_study(study)
+
+
 def test_nothing_is_registered_twice(study: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"registered on 2026-03-01.*never registered again"):

@@ -54,18 +54,24 @@ def recover(folder: Path, now: Callable[[], str]) -> tuple[Path | None, list[str
     Only the command that holds the lock of the study may call it.
     """
     found = log.read_log(folder)
+    last = found.lines[-1] if found.lines else None
+    waiting = last is not None and last.place is not None and _is_waiting(folder, last)
+    if not found.cut and not waiting:
+        return None, []
+    # what does not fit a killed command is not to be changed, but named
+    audit(folder)
     said = []
     finished = None
+    cut = log.cut_line(folder, found)
     if found.cut:
         log.drop_cut_line(folder, found)
         said.append(f"the last line of {log.FILE} was cut off after {found.cut} bytes and is removed")
-    last = found.lines[-1] if found.lines else None
-    if last is not None and last.place is not None and _is_waiting(folder, last):
-        finished = folder / last.place
+    if last is not None and waiting:
+        finished = folder / str(last.place)
         store.put_in_place(store.partial_of(finished), finished)
         said.append(f"{last.what} {last.place} was in the log already and is moved to its place")
-    if found.lines and said:
-        log.append(folder, log.CONTINUED, now(), text="; ".join(said))
+    if found.lines:
+        log.append(folder, log.CONTINUED, now(), text="; ".join(said), cut=cut)
     return finished, [f"{folder}: a command was killed: {text}" for text in said]
 
 
@@ -103,6 +109,8 @@ def _check(folder: Path, found: Log) -> None:
             named.add(line.place)
             _check_named(folder, found, line)
     for path in _places(folder):
+        if not found.lines:
+            raise InputError(f"{folder / log.FILE}: is gone or empty, although {path} is there; put it back")
         if path.relative_to(folder).as_posix() not in named:
             raise InputError(f"{path}: is not in {log.FILE}; whatever comes into a study is logged")
 

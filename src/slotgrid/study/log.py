@@ -144,6 +144,11 @@ def _write(handle: int, data: bytes, size: int) -> None:
         raise
 
 
+def cut_line(folder: Path, log: Log) -> str | None:
+    """What a killed command wrote of its line, as text; None where nothing was cut off."""
+    return files.read_bytes(folder / FILE)[log.size :].decode(errors="replace") if log.cut else None
+
+
 def drop_cut_line(folder: Path, log: Log) -> None:
     """Remove what a killed command wrote of its line. Raises InputError when the file cannot be written."""
     path = folder / FILE
