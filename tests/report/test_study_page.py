@@ -11,19 +11,23 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from rich.console import Console
 
+from slotgrid.errors import InputError
 from slotgrid.report.figure import DPI, WIDTH_IN, Picture
-from slotgrid.report.study_page import WARNING, save_report, study_page
+from slotgrid.report.study_page import DECIDED, WARNING, remarks, save_report, show_set, study_page
 from slotgrid.report.study_pictures import set_pictures
 from slotgrid.report.study_tables import study_tables
 from slotgrid.run import save_run
+from slotgrid.study import manifest
 from slotgrid.study.collect import ingest, measure
+from slotgrid.study.manifest import Entry
 from slotgrid.study.overview import Overview, SetOverview, overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
 from tests.report.test_page import Outline, browser, requested
-from tests.study.small import LATER, NOW, hardware_run, measured, registered, text, write_study
+from tests.study.small import LATER, NOW, hardware_run, measured, registered, rewrite_record, text, write_study
 
 __all__ = ["browser"]
 
@@ -140,14 +144,110 @@ def test_measured_runs_have_no_warning(tmp_path: Path) -> None:
     assert "from" in page
 
 
+def brought_in(folder: Path, entry: Entry, plan_set: str, run: dict[str, Any], **options: Any) -> None:
+    """Every run of a set as measured elsewhere."""
+    plans = next(p for p in entry.sets if p.name == plan_set)
+    runs = []
+    for cell in entry.cells(plans):
+        for arm in ("base", "wide"):
+            runs.append(folder.parent / f"{plan_set}-{cell.name}-{arm}")
+            save_run(hardware_run(entry, cell, arm, **run), runs[-1])
+    ingest(folder, runs, now=lambda: LATER, **options)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_set_is_shown_with_its_own_entry(tmp_path: Path) -> None:
+    """After an amendment with another title, kind of runs and criteria, each page and warning is of its own set."""
+    folder = write_study(tmp_path / "study")
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace("profile =", 'title = "First question"\nprofile =', 1))
+    first = register(folder, now=lambda: NOW)
+    measure(folder, now=lambda: LATER)
+    verdict(folder, now=lambda: LATER)
+    before = study_page(overview(open_study(folder)), "main")
+    path.write_text(
+        text(runs="", sets=(("main", [5]), ("next", [6]))).replace("profile =", 'title = "Second"\nprofile =', 1)
+    )
+    second = register(folder, now=lambda: LATER, amend="now on hardware")
+    brought_in(folder, second, "next", {})
+    verdict(folder, now=lambda: LATER, plan_set="next")
+    view = overview(open_study(folder))
+    page = study_page(view, "main")
+    assert page == before
+    assert "Verdict on main: First question" in page
+    assert f"entry 1; manifest {first.sha256[:12]}; log of 9 entries" in page
+    assert f"manifest {first.sha256}" in page
+    assert second.sha256[:12] not in page
+    assert WARNING in page
+    page = study_page(view, "next")
+    assert f"entry 2; manifest {second.sha256[:12]}; log of 19 entries" in page
+    assert WARNING not in page
+    page = study_page(view)
+    assert page.count(f"Set main: {WARNING}") == 2  # on top, and where the set begins
+    assert page.count(WARNING) == 2
+    head = str(view.study.log.head)[:12]
+    assert f"2 registered entries; manifest {second.sha256[:12]}; log of 20 entries, head {head}<" in page
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_a_reader_must_know_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Starts stated by hand, attempts and other code stand in table, CSV, page and on the console."""
+    folder = registered(tmp_path / "study", runs="")
+    entry = open_study(folder).entries[0]
+    real = manifest.code_hashes()
+    monkeypatch.setattr(manifest, "code_hashes", lambda: {**real, "study/decide.py": "0"})
+    brought_in(folder, entry, "main", {"details": {}}, started=LATER, other_code="a bug in a picture")
+    record = folder / "runs/main/n3-s5-b1/wide/record.json"
+    rewrite_record(record, attempts=2)
+    verdict(folder, now=lambda: LATER, other_code="the same bug")
+    view = overview(open_study(folder))
+    save_report(view, tmp_path / "report")
+    rows = {(row["replicate"], row["sessions"], row["arm"]): row for row in rows_of(tmp_path / "report/runs.csv")}
+    first, again = rows["s5-b0", "3", "base"], rows["s5-b1", "3", "wide"]
+    assert (first["started_stated"], first["attempts"], again["attempts"]) == ("True", "", "2")
+    others = [row["text"] for row in rows_of(tmp_path / "report/log.csv") if row["what"] == "other code"]
+    assert others == [
+        "set main: 8 runs added while 1 files differed; reason: a bug in a picture",
+        "set main: 1 files differ; reason: the same bug",
+    ]
+    show_set(view.sets[0], study_tables(view), Console(width=200), DECIDED)
+    for said in (study_page(view), study_page(view, "main"), capsys.readouterr().out):
+        assert "Their start is only stated by hand (--started): n3-s5-b0 base, n3-s5-b0 wide" in said
+        assert "They took more than one attempt: n3-s5-b1 wide (2)." in said
+        assert "8 runs were added with other code than registered (1 files differ): a bug in a picture." in said
+        assert "Judged with other code than registered (1 files differ): the same bug." in said
+    assert "start only stated" in study_page(view)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_nothing_to_say_of_ordinary_runs(view: Overview) -> None:
+    assert remarks(view.sets[0]) == []
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_refused_runs_are_in_the_decision_log(tmp_path: Path) -> None:
+    folder = registered(tmp_path / "study", runs="")
+    entry = open_study(folder).entries[0]
+    run = hardware_run(entry, entry.cells(entry.sets[0])[0], "base", details={"started_at": LATER, "valid": False})
+    save_run(run, tmp_path / "run")
+    with pytest.raises(InputError):
+        ingest(folder, [tmp_path / "run"], now=lambda: LATER)
+    save_report(overview(open_study(folder)), tmp_path / "report")
+    (row,) = [row for row in rows_of(tmp_path / "report/log.csv") if row["what"] == "refused"]
+    assert "marked invalid: no reason is given" in row["text"]
+    assert "marked invalid: no reason is given" in (tmp_path / "report/index.html").read_text()
+
+
 @pytest.mark.usefixtures("no_pictures")
 def test_names_are_not_markup(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("profile =", 'title = "<script>alert(1)</script>&"\nprofile =', 1))
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     path.write_text(path.read_text() + "\n" + text(sets=(("next", [9]),)).split("[[plans]]")[1].join(["[[plans]]", ""]))
-    register(folder, now=LATER, amend="<b>because</b>")
+    register(folder, now=lambda: LATER, amend="<b>because</b>")
     page = study_page(overview(open_study(folder)))
     assert "<script>" not in page
     assert "<b>" not in page
@@ -165,7 +265,7 @@ def test_steady_pictures(tmp_path: Path) -> None:
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     measure(folder, now=lambda: LATER)
     verdict(folder, now=lambda: LATER)
     found = overview(open_study(folder))
@@ -228,7 +328,7 @@ def test_nothing_but_exploratory(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]"))
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     measure(folder, now=lambda: LATER)
     verdict(folder, now=lambda: LATER)
     page = study_page(overview(open_study(folder)))

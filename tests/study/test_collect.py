@@ -21,7 +21,7 @@ from slotgrid.study.records import set_records
 from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, PLACES, hardware_run, registered, rewrite_record, text
+from tests.study.small import LATER, PLACES, forge_log, hardware_run, registered, rewrite_record, text
 
 CELL = Cell("main", 3, "s5-b0")
 
@@ -189,7 +189,12 @@ def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:
         refused(study, tmp_path / "run", words, arm="base", started=started)
     found = ingest(study, [tmp_path / "run"], now=lambda: LATER, arm="base", started=LATER)
     assert found.added[0].data["started_stated"] == LATER
+    # a run that says it itself is believed; nothing was stated for it then
+    told = saved(study, tmp_path / "told", CELL, "wide")
+    found = ingest(study, [told], now=lambda: LATER, started="2026-03-01T05:00:00+00:00")
+    assert (found.added[0].data["started_stated"], found.added[0].data["started_at"]) == (None, LATER)
     shutil.rmtree(study / "runs")
+    forge_log(study)
     wide = saved(study, tmp_path / "wide", CELL, "wide")
     with pytest.raises(InputError, match=r"the arm has 1,2$"):
         ingest(study, [wide], now=lambda: LATER, arm="base")
@@ -223,6 +228,20 @@ def test_a_stopped_copy_leaves_nothing(study: Path, tmp_path: Path, monkeypatch:
     (left / "rest").write_text("half")
     record = ingest(study, [folder], now=lambda: LATER).added[0]
     assert sorted(path.name for path in record.folder.parent.iterdir()) == ["base"]
+
+
+def test_an_empty_folder_is_no_run(study: Path, tmp_path: Path) -> None:
+    """As a crash or a copy may leave it: the place is not taken."""
+    empty = study / "runs/main/n3-s5-b0/base"
+    empty.mkdir(parents=True)
+    found = ingest(study, [saved(study, tmp_path / "run")], now=lambda: LATER)
+    assert (len(found.added), found.there_before, found.missing) == (1, 0, PLACES - 1)
+    (study / "runs/main/n3-s5-b0/wide").mkdir()
+    with pytest.raises(InputError, match="7 runs are missing: n3-s5-b0 wide"):
+        verdict(study, now=lambda: LATER)
+    (study / "runs/main/n3-s5-b0/wide/notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"n3-s5-b0/wide: is not in log\.jsonl"):
+        verdict(study, now=lambda: LATER)
 
 
 def test_a_full_disk_is_named(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +323,7 @@ def test_record_of_another_study(tmp_path: Path) -> None:
     place = "runs/main/n3-s5-b0/base"
     shutil.rmtree(folder / place)
     shutil.copytree(other / "runs/main/n3-s6-b0/base", folder / place)
+    forge_log(folder)
     with pytest.raises(InputError, match=r"record\.json: is the record of \('main', 3, 's6-b0', 'base'\)"):
         verdict(folder, now=lambda: LATER)
     record = folder / place / "record.json"

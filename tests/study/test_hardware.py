@@ -20,6 +20,7 @@ from slotgrid.run import save_run
 from slotgrid.run.steady import find_window
 from slotgrid.study import hardware
 from slotgrid.study.collect import ingest, measure
+from slotgrid.study.log import read_log
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
@@ -45,6 +46,7 @@ class Lab:
         self.calls: list[Arms] = []
         self.bad: set[tuple[str, int]] = set()
         self.changes: dict[str, Any] = {}
+        self.attempts = 1
 
     def __call__(self, *, arms: Arms, output: Path, **_: Any) -> list[ConditionResult]:
         self.calls.append(arms)
@@ -60,7 +62,9 @@ class Lab:
                     save_run(hardware_run(entry, cell, name, **self.changes), folder)
                 reasons = () if valid else ("the server ended with exit code 1",)
                 results.append(
-                    ConditionResult(name, r, place, str(folder), valid, reasons, 1, "", "", started_at=LATER)
+                    ConditionResult(
+                        name, r, place, str(folder), valid, reasons, self.attempts, "", "", started_at=LATER
+                    )
                 )
         return results
 
@@ -68,7 +72,7 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     folder = write_hardware(tmp_path / "study")
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     made = Lab(folder)
     monkeypatch.setattr(hardware, "measure_arms", made)
     return made
@@ -91,17 +95,42 @@ def test_what_is_not_valid_stays_out_and_is_tried_again(lab: Lab) -> None:
     lab.bad = {("wide", 2)}
     found = measure(lab.study, now=lambda: LATER)
     assert (len(found.added), found.missing) == (PLACES - 1, 1)
-    assert found.invalid == ("set main, N = 4, replicate s5-b0, arm wide: the server ended with exit code 1",)
+    place = "set main, N = 4, replicate s5-b0, arm wide"
+    assert found.invalid[0].startswith(f"{place}: the server ended with exit code 1; 1 attempt is used up")
+    # the same again is no news; another attempt is
+    measure(lab.study, now=lambda: LATER)
+    lab.attempts = 3
+    measure(lab.study, now=lambda: LATER)
+    refused = [line.data for line in read_log(lab.study).lines if line.what == "refused"]
+    assert [row["attempts"] for row in refused] == [1, 3]
+    assert {row["reason"] for row in refused} == {f"{place}: the server ended with exit code 1"}
     lab.bad = set()
     again = measure(lab.study, now=lambda: LATER)
     assert (len(again.added), again.there_before, again.missing) == (1, PLACES - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [
+        (0, "exit code 1; it was not run; the next slotgrid study measure tries again"),
+        (1, "1 attempt is used up, so it is not run again by itself; mend the cause, then rename"),
+        (2, "2 attempts are used up, so it is not run again by itself; mend the cause, then rename"),
+    ],
+)
+def test_what_can_be_done_about_it_is_said(attempts: int, words: str, lab: Lab) -> None:
+    lab.bad, lab.attempts = {("wide", 2)}, attempts
+    (told,) = measure(lab.study, now=lambda: LATER).invalid
+    assert words in told
+    folder = lab.study / "measuring/main/all/wide/r2"
+    assert (f"rename {folder} to r2.invalid-{attempts} and measure again" in told) == (attempts > 0)
+    assert "\n" not in told
 
 
 def test_runs_the_study_cannot_use_stay_out(lab: Lab) -> None:
     lab.changes = {"steps": None}
     found = measure(lab.study, now=lambda: LATER)
     assert not found.added
-    assert "decode steps are not observed (channel A needs them)" in found.invalid[0]
+    assert "decode steps are not observed (channel A needs them); 1 attempt is used up" in found.invalid[0]
 
 
 def test_not_half_brought_in(lab: Lab, tmp_path: Path) -> None:
@@ -121,10 +150,10 @@ def test_the_arms_file_is_registered(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"arms\.toml: arm wide of the study is not in it; its arms: wider, base, other"
     ):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     (folder / "arms.toml").unlink()
     with pytest.raises(InputError, match=r"arms\.toml: No such file"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
 
 
 def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +167,7 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     lab = Lab(folder)
     lab.changes = {"extrapolated": ()}  # a log does not say what the profile was measured in
     entry = open_study(folder).entries[0]
@@ -165,7 +194,7 @@ def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")

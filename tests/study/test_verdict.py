@@ -18,6 +18,7 @@ from slotgrid.run import load_run, save_run
 from slotgrid.run.steady import find_window
 from slotgrid.study.collect import ingest, measure
 from slotgrid.study.decisions import decisions_of
+from slotgrid.study.log import Log, read_log
 from slotgrid.study.manifest import sha256_of
 from slotgrid.study.register import register
 from slotgrid.study.settings import load_settings
@@ -27,6 +28,7 @@ from tests.study.small import (
     LATER,
     NOW,
     SIMULATED,
+    forge_log,
     hardware_run,
     measured,
     registered,
@@ -95,6 +97,13 @@ def test_every_number_of_a_comparison_again(study: Path) -> None:
         assert c["extrapolated"] == [f"prefills of {min(small)} to {max(small)} tokens (measured 500 to 6000)"]
 
 
+def rewrite_verdict(path: Path, **changes: object) -> None:
+    """A verdict changed together with its voucher and the log."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.with_suffix(".sha256").write_text(f"{sha256_of(path)}  verdict.json\n")
+    forge_log(path.parents[2])
+
+
 @pytest.mark.parametrize("judged", [False, True])
 def test_a_changed_run_is_named(judged: bool, study: Path) -> None:
     if judged:
@@ -109,14 +118,18 @@ def test_a_changed_record_is_named(study: Path) -> None:
     verdict(study, now=lambda: LATER)
     record = study / "runs/main/n3-s5-b1/wide/record.json"
     record.write_bytes(record.read_bytes() + b" ")
-    with pytest.raises(InputError, match=r"wide/record\.json: changed after it was recorded \(record\.sha256"):
+    with pytest.raises(InputError, match=r"wide/record\.json: changed or replaced after log\.jsonl line 4 named it"):
         verdict(study, now=lambda: EVEN_LATER)
 
 
 def test_a_record_changed_with_its_voucher_is_named(study: Path) -> None:
-    """The verdict carries the hash of every record."""
+    """The verdict carries the hash of every record, and of the log before it."""
     path = verdict(study, now=lambda: LATER).path
-    rewrite_record(study / "runs/main/n3-s5-b1/wide/record.json", added_at="2026-03-05T00:00:00+00:00")
+    record = study / "runs/main/n3-s5-b1/wide/record.json"
+    rewrite_record(record, added_at="2026-03-05T00:00:00+00:00")
+    with pytest.raises(InputError, match=r"verdict\.json: was decided on another log than the lines before line 10"):
+        verdict(study, now=lambda: EVEN_LATER)
+    rewrite_verdict(path, log=Log(read_log(study).lines[:-1]).summary())
     with pytest.raises(InputError, match=rf"run n3-s5-b1/wide is not the one the verdict {path} rests on"):
         verdict(study, now=lambda: EVEN_LATER)
 
@@ -191,15 +204,22 @@ def test_an_added_file_is_named(study: Path) -> None:
 def test_a_changed_verdict_is_named(study: Path) -> None:
     path = verdict(study, now=lambda: LATER).path
     path.write_text(path.read_text().replace("passed", "PASSED").replace("failed", "passed"))
-    with pytest.raises(InputError, match=r"verdict\.json: changed after it was decided"):
+    with pytest.raises(InputError, match=r"verdict\.json: changed or replaced after log\.jsonl line 10 named it"):
+        verdict(study, now=lambda: EVEN_LATER)
+    forge_log(study)
+    with pytest.raises(InputError, match=r"verdict\.json: changed after it was decided \(verdict\.sha256"):
         verdict(study, now=lambda: EVEN_LATER)
 
 
 def test_missing_runs_are_named(study: Path) -> None:
     shutil.rmtree(study / "runs/main/n3-s5-b1/wide")
+    with pytest.raises(InputError, match=r"log\.jsonl: line 4 names run runs/main/n3-s5-b1/wide, which is gone"):
+        verdict(study, now=lambda: LATER)
+    forge_log(study)
     with pytest.raises(InputError, match=r"set main: 1 runs are missing: n3-s5-b1 wide$"):
         verdict(study, now=lambda: LATER)
     shutil.rmtree(study / "runs")
+    forge_log(study)
     with pytest.raises(InputError, match=r"8 runs are missing: n3-s5-b0 base, n3-s5-b0 wide, n3-s5-b1 base and 5 more"):
         verdict(study, now=lambda: LATER)
     assert not (study / "verdicts").exists()
@@ -219,24 +239,15 @@ def test_a_run_of_another_plan(study: Path) -> None:
 
 
 def test_simulated_beside_measured(tmp_path: Path) -> None:
-    """One arm measured, the other simulated: no verdict."""
+    """One arm measured, the other simulated: such a set could get no verdict, so it is not registered."""
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace(SIMULATED, 'runs = "measured"', 1))
-    register(folder, now=NOW)
-    entry = open_study(folder).entries[0]
-    with pytest.raises(InputError, match="arm base is to be measured"):
-        measure(folder, now=lambda: LATER)
-    assert not (folder / "runs").exists()
-    runs = []
-    for cell in entry.cells(entry.sets[0]):
-        for arm in ("base", "wide"):
-            run = hardware_run(entry, cell, arm)
-            runs.append(tmp_path / f"{cell.name}-{arm}")
-            save_run(run if arm == "base" else replace(run, source="simulated"), runs[-1])
-    assert ingest(folder, runs, now=lambda: LATER).missing == 0
-    with pytest.raises(InputError, match=r"n3-s5-b0/wide: a simulated run beside measured ones"):
-        verdict(folder, now=lambda: LATER)
+    words = r"study\.toml: simulated arms \(wide\) beside measured ones \(base\); the arms of a study are all"
+    with pytest.raises(InputError, match=words):
+        register(folder, now=lambda: NOW)
+    assert not (folder / "registered").exists()
+    assert not (folder / "log.jsonl").exists()
 
 
 def test_an_amendment_leaves_earlier_verdicts(study: Path) -> None:
@@ -246,7 +257,7 @@ def test_an_amendment_leaves_earlier_verdicts(study: Path) -> None:
     (study / "study.toml").write_text(
         text(sets=(("main", [5]), ("again", [6])), more="[criteria]\nlargest_error = 0.5\ntolerance = 'residual'\n")
     )
-    register(study, now=LATER, amend="tolerance from the null runs")
+    register(study, now=lambda: LATER, amend="tolerance from the null runs")
     measure(study, now=lambda: LATER, plan_set="again")
     with pytest.raises(InputError, match=r"holds 2 data sets; choose one with --set \(main, again\)"):
         verdict(study, now=lambda: EVEN_LATER)
@@ -272,7 +283,7 @@ def test_steady_load(tmp_path: Path) -> None:
         .replace("blocks = [0, 1]", "")
         + "[steady_criteria]\nnull_reuse = 0.2\nresamples = 200\n"
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     measure(folder, now=lambda: LATER)
     data = verdict(folder, now=lambda: LATER).data
     entry = open_study(folder).entries[0]
@@ -334,7 +345,7 @@ def test_steady_runs_may_lack_one_percent_of_the_tokens(lost: float, word: str |
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )
-    entry = register(folder, now=NOW)
+    entry = register(folder, now=lambda: NOW)
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")
     assert run.steps is not None
@@ -364,12 +375,12 @@ def test_few_steady_replicates_are_not_judged(tmp_path: Path) -> None:
     )
     path.write_text(steady)
     with pytest.raises(InputError, match=r"set main: 4 replicates \(seeds x blocks\) in steady load; at least 5"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     assert not list(folder.glob("registered/0*"))
     path.write_text(
         steady.replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]").replace("blocks", "#")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     measure(folder, now=lambda: LATER)
     data = verdict(folder, now=lambda: LATER).data
     assert [f["verdict"] for f in data["findings"]] == ["not judged", "not judged", "unresolved", "not judged"]

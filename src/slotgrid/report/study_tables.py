@@ -10,10 +10,12 @@ from typing import Any
 
 from slotgrid.report.diagnose_table import Grid
 from slotgrid.study.decide import EXPLORATORY
+from slotgrid.study.log import CONTINUED, REFUSED
 from slotgrid.study.overview import Overview, SetOverview
+from slotgrid.study.records import Record
 from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.saturation import Saturation
-from slotgrid.study.settings import STEADY
+from slotgrid.study.settings import SIMULATED, STEADY
 
 Text = Callable[[Any], str]
 NONE = "–"
@@ -346,23 +348,43 @@ def runs_table(sets: Sequence[SetOverview]) -> DataTable:
             "replicate": r.cell.replicate,
             "arm": r.arm,
             **{key: r.data.get(key) for key in ("source", "how", "started_at", "added_at", "order", "origin")},
+            "started_stated": started_by_hand(r),
+            "attempts": r.data.get("attempts"),
             "record_sha256": r.sha256,
         }
         for s in sets
         for r in s.records
     ]
     columns = [Column(key, key.replace("_at", ""), moment, right=False) for key in ("started_at", "added_at")]
+    columns.insert(1, Column("started_stated", "start only stated", yes, right=False))
     columns = [Column(key, key, right=False) for key in ("source", "how")] + columns
     return DataTable(
         "runs",
         "Runs (UTC)",
         (
             *(_SET, _N, Column("replicate", "replicate", right=False), _ARM, *columns),
-            *(Column("order", "order", whole), Column("origin", "from", right=False)),
+            *(Column("attempts", "attempts", whole), Column("order", "order", whole)),
+            Column("origin", "from", right=False),
             Column("record_sha256", "record", lambda sha: sha[:12], right=False),
         ),
         tuple(rows),
     )
+
+
+def started_by_hand(record: Record) -> bool | None:
+    """Whether the start of a run is only what --started said; None for a simulated run, which has none."""
+    return None if record.source == SIMULATED else record.data.get("started_stated") is not None
+
+
+def other_code(s: SetOverview) -> list[tuple[str, int, int]]:
+    """Reason, files that differ and number of runs, for runs that were added with other code than registered."""
+    found: dict[tuple[str, int], int] = {}
+    for r in s.records:
+        code = r.data.get("code")
+        if code:
+            key = (str(code["reason"]), len(code["changed"]))
+            found[key] = found.get(key, 0) + 1
+    return [(reason, changed, count) for (reason, changed), count in found.items()]
 
 
 def log_table(view: Overview) -> DataTable:
@@ -387,6 +409,9 @@ def log_table(view: Overview) -> DataTable:
             times = sorted(str(r.data["added_at"]) for r in s.records)
             kinds = ", ".join(sorted({r.source for r in s.records}))
             add(times[-1], "runs", f"set {name}: {len(s.records)} of {s.runs_wanted} runs ({kinds}), first {times[0]}")
+            for reason, changed, count in other_code(s):
+                text = f"set {name}: {count} runs added while {changed} files differed; reason: {reason}"
+                add(times[-1], "other code", text)
         if s.verdict is None:
             continue
         data = s.verdict.data
@@ -399,7 +424,13 @@ def log_table(view: Overview) -> DataTable:
             add(when, "decision", f"set {name}, N = {c['sessions']}, {c['arm']}: {c['decision']}: {c['rule']}")
         for f in data.get("findings", ()):
             add(when, "decision", f"set {name}, {f['criterion']}: {f['verdict']}: {f['rule']}")
-    order = {"registration": 0, "amendment": 0, "runs": 1, "verdict": 2, "other code": 3, "decision": 4}
+    for line in view.study.log.lines:
+        if line.what == REFUSED:
+            add(line.time, "refused", str(line.data["reason"]))
+        if line.what == CONTINUED:
+            add(line.time, "continued", str(line.data["text"]))
+    order_of = ("registration", "amendment", CONTINUED, REFUSED, "runs", "verdict", "other code", "decision")
+    order = {kind: i for i, kind in enumerate(order_of)}
     rows.sort(key=lambda row: (row["when"], order[row["what"]]))
     columns = (Column("when", "when", moment, right=False), Column("what", "what", right=False))
     return DataTable("log", "Decision log (UTC)", (*columns, Column("text", "", right=False)), tuple(rows))

@@ -17,7 +17,7 @@ from slotgrid.study.outcome import PREDICTED, Outcome, Outcomes, total
 from slotgrid.study.records import Record, set_records
 from slotgrid.study.resample import Interval
 from slotgrid.study.saturation import RESAMPLES, SEED, Saturation, cells_of, find_saturation, slot_order
-from slotgrid.study.settings import STEADY, PlanSet
+from slotgrid.study.settings import SIMULATED, STEADY, PlanSet
 from slotgrid.study.study import Study
 from slotgrid.study.verdict import StoredVerdict, load_verdict
 
@@ -35,7 +35,8 @@ class PredictedRatio:
 
 @dataclass(frozen=True)
 class SetOverview:
-    """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it."""
+    """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it. changed_code: source
+    files that are not as the entry of the set was registered with."""
 
     entry: Entry
     plans: PlanSet
@@ -48,6 +49,12 @@ class SetOverview:
     no_saturation: str | None
     costs: tuple[ArmCost, ...]
     break_even: tuple[BreakEven, ...]
+    changed_code: tuple[str, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its runs are stand-ins."""
+        return self.basis == SIMULATED or any(record.source == SIMULATED for record in self.records)
 
     @property
     def runs_wanted(self) -> int:
@@ -56,17 +63,16 @@ class SetOverview:
 
 @dataclass(frozen=True)
 class Overview:
-    """A study as it stands. changed_code: source files that are not as the last entry was registered with."""
+    """A study as it stands."""
 
     study: Study
     sets: tuple[SetOverview, ...]
-    changed_code: tuple[str, ...]
 
 
 def overview(study: Study, *, compile_s: float | None = None) -> Overview:
     """Gather a study. compile_s: compile time of every arm for the break-even, instead of what is known of each."""
     sets = tuple(_set(study, entry, plans, compile_s) for entry, plans in study.sets())
-    return Overview(study, sets, tuple(changed_code(study.entries[-1])))
+    return Overview(study, sets)
 
 
 def set_saturation(
@@ -128,6 +134,7 @@ def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) ->
         no_saturation=why_not,
         costs=costs,
         break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs}, stored)),
+        changed_code=tuple(changed_code(entry)),
     )
 
 
