@@ -332,7 +332,7 @@ def runs_table(sets: Sequence[SetOverview]) -> DataTable:
             "arm": r.arm,
             **{key: r.data.get(key) for key in ("source", "how", "started_at", "added_at", "order", "origin")},
             "started_stated": started_by_hand(r),
-            "attempts": r.data.get("attempts"),
+            "attempts": s.attempts[r.sha256],
             "record_sha256": r.sha256,
         }
         for s in sets
