@@ -311,4 +311,3 @@ def test_help_and_typos(typed: Command) -> None:
         assert typed(*command).returncode == 0
     assert_one_line_error(typed("study", "verdit", "x"), "verdit")
     assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
-    assert PLACES == 8
