@@ -409,7 +409,8 @@ def log_table(view: Overview) -> DataTable:
             add(when, "decision", f"set {name}, {f['criterion']}: {f['verdict']}: {f['rule']}")
     for line in view.study.log.lines:
         if line.what == REFUSED:
-            add(line.time, "refused", str(line.data["reason"]))
+            attempt = f" (attempt {line.data['attempts']})" if line.data.get("attempts") else ""
+            add(line.time, "refused", f"{line.data['reason']}{attempt}")
         if line.what == CONTINUED:
             add(line.time, "continued", str(line.data["text"]))
     order_of = ("registration", "amendment", CONTINUED, REFUSED, "runs", "verdict", "other code", "decision")
