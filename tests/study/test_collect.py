@@ -174,6 +174,12 @@ def test_all_or_none_are_added(study: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"second: the same run as .*first; every run may stand once"):
         ingest(study, [first, tmp_path / "second"], now=lambda: LATER)
     assert not list(study.glob("runs/**/record.json"))
+    # likewise beside one that is in the study already
+    ingest(study, [first], now=lambda: LATER)
+    other = saved(study, tmp_path / "other", Cell("main", 4, "s5-b0"))
+    with pytest.raises(InputError, match=r"arm wide: the same run as set main, N = 3, replicate s5-b0, arm base"):
+        ingest(study, [other, tmp_path / "second"], now=lambda: LATER)
+    assert len(list(study.glob("runs/**/record.json"))) == 1
 
 
 def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:

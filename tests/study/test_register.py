@@ -289,7 +289,7 @@ def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> N
 
 
 def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
-    """Stopped after four predictions, the fourth line cut, and after two more: three are made, the result is the same."""
+    """Stopped after four predictions, the fourth line cut, and after two more: three are made, nothing differs."""
     folder = write_study(tmp_path / "study")
     real, made_now = registering.predict, []
 
