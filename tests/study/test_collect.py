@@ -14,8 +14,9 @@ import pytest
 import slotgrid as sg
 from slotgrid.errors import InputError
 from slotgrid.run import save_run
-from slotgrid.study import collect, store
+from slotgrid.study import collect, manifest, store
 from slotgrid.study.collect import arm_order, ingest, measure
+from slotgrid.study.log import read_log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.records import set_records
 from slotgrid.study.settings import load_settings
@@ -158,6 +159,16 @@ def test_steps_make_the_tokens(study: Path, tmp_path: Path) -> None:
     keep = [i for i in range(run.steps.height) if i != alone]
     save_run(replace(run, steps=run.steps[keep]), tmp_path / "run")
     refused(study, tmp_path / "run", "decode steps make 124 tokens, the requests need 125")
+
+
+def test_other_code_is_named_and_its_reason_kept(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = saved(study, tmp_path / "run")
+    real = manifest.code_hashes()
+    monkeypatch.setattr(manifest, "code_hashes", lambda: {**real, "engine/new.py": "1"})
+    refused(study, run, "slotgrid/engine/new.py: changed after entry 1 was registered")
+    record = ingest(study, [run], now=lambda: LATER, other_code="a bug in the page").added[0]
+    assert record.data["code"]["reason"] == "a bug in the page"
+    assert read_log(study).lines[-1].data["other_code"] == "a bug in the page"
 
 
 def test_a_start_that_is_still_to_come(study: Path, tmp_path: Path) -> None:
