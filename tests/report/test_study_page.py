@@ -141,7 +141,7 @@ def test_measured_runs_have_no_warning(tmp_path: Path) -> None:
     verdict(folder, now=lambda: LATER)
     page = study_page(overview(open_study(folder)))
     assert WARNING not in page
-    assert "from" in page
+    assert all(f">{path}</td>" in page for path in runs)  # where each came from
 
 
 def brought_in(folder: Path, entry: Entry, plan_set: str, run: dict[str, Any], **options: Any) -> None:

@@ -14,8 +14,9 @@ import pytest
 import slotgrid as sg
 from slotgrid.errors import InputError
 from slotgrid.run import save_run
-from slotgrid.study import collect, store
+from slotgrid.study import collect, manifest, store
 from slotgrid.study.collect import arm_order, ingest, measure
+from slotgrid.study.log import read_log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.records import set_records
 from slotgrid.study.settings import load_settings
@@ -160,6 +161,16 @@ def test_steps_make_the_tokens(study: Path, tmp_path: Path) -> None:
     refused(study, tmp_path / "run", "decode steps make 124 tokens, the requests need 125")
 
 
+def test_other_code_is_named_and_its_reason_kept(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = saved(study, tmp_path / "run")
+    real = manifest.code_hashes()
+    monkeypatch.setattr(manifest, "code_hashes", lambda: {**real, "engine/new.py": "1"})
+    refused(study, run, "slotgrid/engine/new.py: changed after entry 1 was registered")
+    record = ingest(study, [run], now=lambda: LATER, other_code="a bug in the page").added[0]
+    assert record.data["code"]["reason"] == "a bug in the page"
+    assert read_log(study).lines[-1].data["other_code"] == "a bug in the page"
+
+
 def test_a_start_that_is_still_to_come(study: Path, tmp_path: Path) -> None:
     good = hardware_run(entry_of(study), CELL, "base")
     save_run(replace(good, details={**good.details, "started_at": "2026-03-02T09:00:01+00:00"}), tmp_path / "run")
@@ -174,6 +185,12 @@ def test_all_or_none_are_added(study: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"second: the same run as .*first; every run may stand once"):
         ingest(study, [first, tmp_path / "second"], now=lambda: LATER)
     assert not list(study.glob("runs/**/record.json"))
+    # likewise beside one that is in the study already
+    ingest(study, [first], now=lambda: LATER)
+    other = saved(study, tmp_path / "other", Cell("main", 4, "s5-b0"))
+    with pytest.raises(InputError, match=r"arm wide: the same run as set main, N = 3, replicate s5-b0, arm base"):
+        ingest(study, [other, tmp_path / "second"], now=lambda: LATER)
+    assert len(list(study.glob("runs/**/record.json"))) == 1
 
 
 def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:

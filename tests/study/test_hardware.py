@@ -6,6 +6,7 @@ The measuring part itself is a stand-in here (it has tests of its own); tests/sl
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import pytest
 
 from slotgrid.errors import InputError
 from slotgrid.measure.arm_file import Arms
-from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.arms import STARTING, ConditionResult, Progress
 from slotgrid.measure.options import WindowRule
 from slotgrid.run import save_run
 from slotgrid.run.steady import find_window
 from slotgrid.study import hardware
 from slotgrid.study.collect import ingest, measure
 from slotgrid.study.log import read_log
+from slotgrid.study.overview import overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
@@ -48,7 +50,9 @@ class Lab:
         self.changes: dict[str, Any] = {}
         self.attempts = 1
 
-    def __call__(self, *, arms: Arms, output: Path, **_: Any) -> list[ConditionResult]:
+    def __call__(
+        self, *, arms: Arms, output: Path, progress: Callable[[Progress], None], **_: Any
+    ) -> list[ConditionResult]:
         self.calls.append(arms)
         entry = open_study(self.study).entries[-1]
         results = []
@@ -58,6 +62,8 @@ class Lab:
                 valid = (name, r) not in self.bad
                 path = arms.plans[r]
                 cell = next(c for c in entry.cells(entry.sets[0]) if path.name == f"{c.name}.json")
+                if not folder.exists():
+                    progress(Progress(0, 1, name, r, STARTING))
                 if valid and not folder.exists():
                     save_run(hardware_run(entry, cell, name, **self.changes), folder)
                 reasons = () if valid else ("the server ended with exit code 1",)
@@ -89,6 +95,24 @@ def test_conditions_become_runs(lab: Lab) -> None:
     assert (record.source, record.data["how"], record.data["attempts"]) == ("measured", "study measure", 1)
     assert verdict(lab.study, now=lambda: LATER).data["source"] == "measured"
     assert measure(lab.study, now=lambda: LATER).there_before == PLACES
+
+
+def test_every_attempt_is_logged_when_it_begins(lab: Lab) -> None:
+    """A measurement that is removed before it is a run of the study leaves its trace, and the run shows it."""
+    lab.bad = {("wide", 2)}
+    measure(lab.study, now=lambda: LATER)
+    begun = [line.data for line in read_log(lab.study).lines if line.what == "attempt"]
+    assert len(begun) == PLACES
+    assert {(row["sessions"], row["replicate"], row["arm"]) for row in begun} == {
+        (n, f"s5-b{b}", arm) for n in (3, 4) for b in (0, 1) for arm in ("base", "wide")
+    }
+    measure(lab.study, now=lambda: LATER)
+    lab.bad = set()
+    measure(lab.study, now=lambda: LATER)
+    (s,) = overview(open_study(lab.study)).sets
+    counts = {(r.cell.sessions, r.cell.replicate, r.arm): s.attempts[r.sha256] for r in s.records}
+    assert counts.pop((4, "s5-b0", "wide")) == 3
+    assert set(counts.values()) == {1}
 
 
 def test_what_is_not_valid_stays_out_and_is_tried_again(lab: Lab) -> None:

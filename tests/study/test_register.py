@@ -289,7 +289,7 @@ def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> N
 
 
 def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
-    """Stopped after three predictions, the fourth line cut: five are made, and the result is the same."""
+    """Stopped after four predictions, the fourth line cut, and after two more: three are made, nothing differs."""
     folder = write_study(tmp_path / "study")
     real, made_now = registering.predict, []
 
@@ -307,9 +307,13 @@ def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     so_far = next(folder.rglob(".so-far.jsonl"))
     so_far.write_bytes(so_far.read_bytes()[:-20])
     made_now.clear()
+    stop_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        register(folder, now=lambda: NOW)
+    made_now.clear()
     stop_after = 99
     entry = register(folder, now=lambda: NOW)
-    assert len(made_now) == PLACES - 3
+    assert len(made_now) == PLACES - 3 - 2
     assert sorted(entry.data["files"].items()) == sorted(open_study(made).entries[0].data["files"].items())
     assert [path.name for path in (folder / "registered").iterdir()] == ["0001"]
 

@@ -122,6 +122,18 @@ def test_a_changed_record_is_named(study: Path) -> None:
         verdict(study, now=lambda: EVEN_LATER)
 
 
+def test_a_record_without_its_voucher_is_named(study: Path) -> None:
+    """The log fits, the voucher beside the record does not, or is gone."""
+    record = study / "runs/main/n3-s5-b1/wide/record.json"
+    record.write_bytes(record.read_bytes() + b" ")
+    forge_log(study)
+    with pytest.raises(InputError, match=r"wide/record\.json: changed after it was recorded \(record\.sha256 beside"):
+        verdict(study, now=lambda: LATER)
+    record.with_suffix(".sha256").unlink()
+    with pytest.raises(InputError, match=r"wide/record\.sha256: missing; it vouches for record\.json beside it"):
+        verdict(study, now=lambda: LATER)
+
+
 def test_a_record_changed_with_its_voucher_is_named(study: Path) -> None:
     """The verdict carries the hash of every record, and of the log before it."""
     path = verdict(study, now=lambda: LATER).path
@@ -155,6 +167,8 @@ def brought_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"source": "simulated"}, "a measured run beside simulated ones"),
         ({"started_at": "2026-03-01T12:00:00+00:00"}, "recorded as begun 2026-03-01T12:00:00"),
         ({"arm": "wide"}, "is the record of"),
+        ({"plan_sha256": "0" * 64}, "another plan than the registered one of set main, N = 3, replicate s5-b0"),
+        ({"manifest_sha256": "0" * 64}, "belongs to another manifest"),
         ({"source": 7}, "source is 7; expected a text"),
         ({"added_at": None}, "added_at is None; expected a text"),
         ({"started_at": 3}, "started_at is 3; expected a text"),
@@ -208,6 +222,13 @@ def test_a_changed_verdict_is_named(study: Path) -> None:
         verdict(study, now=lambda: EVEN_LATER)
     forge_log(study)
     with pytest.raises(InputError, match=r"verdict\.json: changed after it was decided \(verdict\.sha256"):
+        verdict(study, now=lambda: EVEN_LATER)
+
+
+def test_a_verdict_of_another_manifest_is_named(study: Path) -> None:
+    path = verdict(study, now=lambda: LATER).path
+    rewrite_verdict(path, manifest_sha256="0" * 64)
+    with pytest.raises(InputError, match=r"verdict\.json: belongs to another manifest than .*registered/0001"):
         verdict(study, now=lambda: EVEN_LATER)
 
 

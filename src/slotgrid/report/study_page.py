@@ -62,7 +62,8 @@ def summary(s: SetOverview) -> list[str]:
 def remarks(s: SetOverview) -> list[str]:
     """What a reader must know of the runs of a set."""
     by_hand = [f"{r.cell.name} {r.arm}" for r in s.records if started_by_hand(r)]
-    again = [f"{r.cell.name} {r.arm} ({r.data['attempts']})" for r in s.records if (r.data.get("attempts") or 1) > 1]
+    counts = {f"{r.cell.name} {r.arm}": s.attempts[r.sha256] or 1 for r in s.records}
+    again = [f"{name} ({count})" for name, count in counts.items() if count > 1]
     made = []
     if by_hand:
         made.append(f"Their start is only stated by hand (--started): {', '.join(by_hand)}.")

@@ -349,7 +349,7 @@ def runs_table(sets: Sequence[SetOverview]) -> DataTable:
             "arm": r.arm,
             **{key: r.data.get(key) for key in ("source", "how", "started_at", "added_at", "order", "origin")},
             "started_stated": started_by_hand(r),
-            "attempts": r.data.get("attempts"),
+            "attempts": s.attempts[r.sha256],
             "record_sha256": r.sha256,
         }
         for s in sets
@@ -426,7 +426,8 @@ def log_table(view: Overview) -> DataTable:
             add(when, "decision", f"set {name}, {f['criterion']}: {f['verdict']}: {f['rule']}")
     for line in view.study.log.lines:
         if line.what == REFUSED:
-            add(line.time, "refused", str(line.data["reason"]))
+            attempt = f" (attempt {line.data['attempts']})" if line.data.get("attempts") else ""
+            add(line.time, "refused", f"{line.data['reason']}{attempt}")
         if line.what == CONTINUED:
             add(line.time, "continued", str(line.data["text"]))
     order_of = ("registration", "amendment", CONTINUED, REFUSED, "runs", "verdict", "other code", "decision")

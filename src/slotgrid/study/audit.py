@@ -64,12 +64,12 @@ def recover(folder: Path, now: Callable[[], str]) -> tuple[Path | None, list[str
     finished = None
     cut = log.cut_line(folder, found)
     if found.cut:
-        log.drop_cut_line(folder, found)
-        said.append(f"the last line of {log.FILE} was cut off after {found.cut} bytes and is removed")
+        said.append(f"the last line of {log.FILE} was cut off after {found.cut} bytes and is left out")
     if last is not None and waiting:
         finished = folder / str(last.place)
         store.put_in_place(store.partial_of(finished), finished)
         said.append(f"{last.what} {last.place} was in the log already and is moved to its place")
+    # it takes the place of the cut line; of a first line nothing is left to follow
     if found.lines:
         log.append(folder, log.CONTINUED, now(), text="; ".join(said), cut=cut)
     return finished, [f"{folder}: a command was killed: {text}" for text in said]

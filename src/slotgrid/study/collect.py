@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotgrid.errors import InputError
-from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.arms import STARTING, ConditionResult
 from slotgrid.measure.arms import Progress as MeasureProgress
 from slotgrid.measure.order import balanced_order
 from slotgrid.run import Run, save_run
@@ -26,6 +26,7 @@ from slotgrid.study.records import (
     content_digest,
     has_run,
     load_record,
+    log_attempt,
     log_refusal,
     refuse_twin,
     set_records,
@@ -143,7 +144,14 @@ def _measure(
     invalid: list[str] = []
     open_places = {(job.cell, job.arm.name): job for job in jobs}
     for entry, plans in by_hardware:
-        for cell, result in measure_set(study, entry, plans, progress=replaying, note=note):
+
+        def begun(cell: Cell, progress: MeasureProgress) -> None:
+            if progress.phase == STARTING:
+                log_attempt(study, now(), cell, progress.arm)
+            if replaying is not None:
+                replaying(progress)
+
+        for cell, result in measure_set(study, entry, plans, progress=begun, note=note):
             found = open_places.get((cell, result.arm))
             if found is not None:
                 _take_in(study, found, result, now, added, invalid)

@@ -20,14 +20,9 @@ from slotgrid.study.store import sync
 
 FILE = "log.jsonl"
 FORMAT = "slotgrid-study-log/1"
-REGISTRATION, AMENDMENT, RUN, REFUSED, VERDICT, CONTINUED = (
-    "registration",
-    "amendment",
-    "run",
-    "refused",
-    "verdict",
-    "continued",
-)
+REGISTRATION, AMENDMENT, VERDICT = "registration", "amendment", "verdict"
+# attempt: a measurement that begins, so before anybody can know what comes of it
+ATTEMPT, RUN, REFUSED, CONTINUED = "attempt", "run", "refused", "continued"
 _NEEDED = ("line", "time", "what", "previous_sha256", "sha256")
 
 
@@ -111,7 +106,8 @@ def _parse_line(row: bytes, number: int, previous: str | None, where: str) -> Li
 def append(folder: Path, what: str, time: str, **facts: Any) -> Line:
     """Add a line; it is on disk when this returns. Only the command that holds the lock of the study may call it.
 
-    Raises InputError when it cannot be written; what was written of it is taken back then.
+    What a killed command left of a line is overwritten. Raises InputError when it cannot be written; what was written
+    of it is taken back then.
     """
     path = folder / FILE
     log = read_log(folder)
@@ -147,20 +143,6 @@ def _write(handle: int, data: bytes, size: int) -> None:
 def cut_line(folder: Path, log: Log) -> str | None:
     """What a killed command wrote of its line, as text; None where nothing was cut off."""
     return files.read_bytes(folder / FILE)[log.size :].decode(errors="replace") if log.cut else None
-
-
-def drop_cut_line(folder: Path, log: Log) -> None:
-    """Remove what a killed command wrote of its line. Raises InputError when the file cannot be written."""
-    path = folder / FILE
-    try:
-        handle = os.open(path, os.O_WRONLY)
-        try:
-            os.ftruncate(handle, log.size)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise InputError(f"{path}: cannot write: {error.strerror or error}") from None
 
 
 def _text(data: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from slotgrid.study.decisions import decisions_of
 from slotgrid.study.manifest import Entry, changed_code
 from slotgrid.study.notes import merge_notes
 from slotgrid.study.outcome import PREDICTED, Outcome, Outcomes, total
-from slotgrid.study.records import Record, set_records
+from slotgrid.study.records import Record, attempts, set_records
 from slotgrid.study.resample import Interval
 from slotgrid.study.saturation import RESAMPLES, SEED, Saturation, cells_of, find_saturation, slot_order
 from slotgrid.study.settings import SIMULATED, STEADY, PlanSet
@@ -36,7 +36,8 @@ class PredictedRatio:
 @dataclass(frozen=True)
 class SetOverview:
     """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it. changed_code: source
-    files that are not as the entry of the set was registered with."""
+    files that are not as the entry of the set was registered with. attempts: by hash of a record, see
+    :func:`records.attempts`."""
 
     entry: Entry
     plans: PlanSet
@@ -50,6 +51,7 @@ class SetOverview:
     costs: tuple[ArmCost, ...]
     break_even: tuple[BreakEven, ...]
     changed_code: tuple[str, ...]
+    attempts: Mapping[str, int | None]
 
     @property
     def simulated(self) -> bool:
@@ -121,12 +123,13 @@ def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) ->
         saturation = set_saturation(entry, plans, outcomes)
     except InputError as error:
         why_not = str(error)
+    records = tuple(set_records(study, entry, plans))
     costs = tuple(arm_cost(arm, entry.profile, compile_s) for arm in entry.settings.arms)
     return SetOverview(
         entry=entry,
         plans=plans,
         predicted=tuple(_predicted(entry, plans, registered)),
-        records=tuple(set_records(study, entry, plans)),
+        records=records,
         verdict=stored,
         outcomes=tuple(outcomes),
         basis=basis,
@@ -135,6 +138,7 @@ def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) ->
         costs=costs,
         break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs}, stored)),
         changed_code=tuple(changed_code(entry)),
+        attempts={record.sha256: attempts(study, record) for record in records},
     )
 
 

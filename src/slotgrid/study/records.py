@@ -138,6 +138,23 @@ def log_refusal(
     log.append(study.folder, log.REFUSED, time, **facts)
 
 
+def log_attempt(study: Study, time: str, cell: Cell, arm: str) -> None:
+    """Put into the log that a measurement begins."""
+    place = {"set": cell.plan_set, "sessions": cell.sessions, "replicate": cell.replicate, "arm": arm}
+    log.append(study.folder, log.ATTEMPT, time, **place)
+
+
+def attempts(study: Study, record: Record) -> int | None:
+    """Attempts a run took: what it says itself, or the log where that knows of more (a run that was stopped, or whose
+    folder was removed). None where nobody counted."""
+    place = (record.cell.plan_set, record.cell.sessions, record.cell.replicate, record.arm)
+    keys = ("set", "sessions", "replicate", "arm")
+    logged = sum(
+        line.what == log.ATTEMPT and tuple(line.data.get(key) for key in keys) == place for line in study.log.lines
+    )
+    return max(record.data.get("attempts") or 0, logged) or None
+
+
 def refuse_twin(study: Study, cell: Cell, arm: str, digest: str) -> None:
     """Raise InputError when a run of the study has the same content."""
     for other in all_records(study):
