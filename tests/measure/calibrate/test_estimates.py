@@ -62,7 +62,7 @@ def test_robust_lines_pass_through_outliers(seed: int, count: int) -> None:
 
 
 def test_scatter_does_not_pull_a_line_down() -> None:
-    """300 fits of buckets whose replays scatter by 20 %: right on average, and the intervals hold about what they say."""
+    """300 fits of buckets whose replays scatter by 20 %: right on average, and the intervals hold what they say."""
     import numpy as np
 
     draw = random.Random(1)
