@@ -1,9 +1,10 @@
 """vLLM's own OpenAI server with only the device stood in for: ``python -m tests.stacks.vllm_server --port 8000``.
 
-Runs in the environment of ``make test-stack``. HTTP frontend, protocol, input processor, engine core in its own process,
-scheduler (asynchronous, as on a GPU), cache manager, prefix cache and metrics are vLLM's, with their defaults. The
-executor is ours: a step takes the milliseconds that ``step_s`` says and gives each request that is through with its
+Runs in the environment of ``make test-stack``. HTTP frontend, protocol, input processor, engine core in a process of
+its own, scheduler (asynchronous, as on a GPU), cache manager, prefix cache and metrics are vLLM's, with their defaults.
+The executor is ours: a step takes the milliseconds that ``step_s`` says and gives each request that is through with its
 prompt the same token again and again. The model is a folder with a configuration and a tokenizer, without weights.
+More options go to vLLM as they are.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ BLOCKS = 257
 BATCHED_TOKENS = 256
 
 # milliseconds of a step by padded number of requests that decode, as captured graphs have it
-_DECODE_MS = {1: 8.0, 2: 10.0, 4: 13.0, 8: 19.0}
+DECODE_MS = {1: 8.0, 2: 10.0, 4: 13.0, 8: 19.0}
 _PREFILL_MS = 6.0
 _TOKEN_MS = 0.08
 _TOKEN = 1000
 
 
 def step_s(decoding: int, prompt_tokens: int) -> float:
-    """Seconds of one step: of the smallest size that holds the requests that decode, and of what it computes of prompts."""
-    ms = min((ms for size, ms in _DECODE_MS.items() if size >= decoding), default=0.0) if decoding else 0.0
+    """Seconds of one step: the smallest size that holds the requests that decode, and what it computes of prompts."""
+    ms = min((ms for size, ms in DECODE_MS.items() if size >= decoding), default=0.0) if decoding else 0.0
     if prompt_tokens:
         ms += _PREFILL_MS + _TOKEN_MS * prompt_tokens
     return ms * 1e-3
