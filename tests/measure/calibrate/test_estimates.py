@@ -387,6 +387,8 @@ def test_a_pool_of_blocks_counts_tokens() -> None:
     assert isinstance(found, slots.Slots)
     assert found.by_request is False
     assert (found.takes_slot, found.order) == (False, slots.LRU)
+    # what the pool holds, and no number of slots
+    assert (found.pool_tokens(16), found.certain) == (20 * 16, False)
     endless = slots.decide(lambda name, asks: True, prefix_tokens=32, longer_tokens=160, most=8)
     assert isinstance(endless, Refusal)
     assert "survived 8 other requests" in endless.reason
@@ -425,7 +427,8 @@ def test_one_open_question_keeps_the_answers_to_the_others(disputed: str) -> Non
     assert found.by_request == (None if disputed == "x160" else False)
     assert found.takes_slot == (None if disputed == "returns" else False)
     assert found.order == (slots.LRU if disputed == "x160" else None)
-    assert found.certain is (disputed != "returns")
+    # by tokens there are no slots to be certain of
+    assert found.certain is (disputed == "x160")
     assert "1 of 2 repeats" in found.open[0]
     # the cliff itself cannot be left open
     with pytest.raises(slots.UndecidedError):

@@ -179,7 +179,9 @@ def _slots(found: Slots | Refusal, block_tokens: int | None, add: Add) -> None:
     either(
         "slots are taken", found.by_request, "by request, whatever its length", "by tokens: longer requests take more"
     )
-    either("a request that hits", found.takes_slot, "takes a new slot", "stays in the slot it found")
+    place = "blocks" if found.by_request is False else "slot"
+    new = place if place == "blocks" else "a new slot"
+    either("a request that hits", found.takes_slot, f"takes {new}", f"stays in the {place} it found")
     add("eviction order", found.order or reason, found.samples)
 
 
