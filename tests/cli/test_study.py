@@ -47,6 +47,8 @@ workload = "tracelab-two-turn"
 sessions = [6]
 seeds = [20261100]
 blocks = [0, 1, 2]
+[search]
+none = true
 """
 
 
@@ -117,12 +119,23 @@ def test_every_step_in_its_order(typed: Command, tmp_path: Path) -> None:
     first, again = typed("study", "verdict", "mine"), typed("study", "verdict", "mine")
     assert again.stdout == first.stdout
     assert "a data set is judged once, this is the stored verdict" in again.stderr
+    assert "page" not in again.stderr
+    page = tmp_path / "mine/verdicts/main/verdict.html"
+    whole = page.read_text()
+    page.write_text(whole.replace("withheld", "passed").replace("failed", "passed") + "<!-- edited -->")
+    process = typed("study", "verdict", "mine")
+    assert "page written to mine/verdicts/main/verdict.html; the one there was not what verdict.json" in process.stderr
+    assert page.read_text() == whole
     as_json = json.loads(typed("study", "verdict", "mine", "--json").stdout)
     assert as_json == json.loads((tmp_path / "mine/verdicts/main/verdict.json").read_text())
     found = json.loads(typed("saturate", "mine", "--json").stdout)
-    assert (found["basis"], found["pairs"][0]["cells"], found["costs"][0]["slots"]) == ("simulated", 4, 2)
+    assert (found["basis"], found["pairs"][0]["cells"], found["costs"][0]["slots"]) == ("simulated", 2, 2)
+    assert (found["pairs"][0]["rule"], found["exploratory_left_out"]) == ("2 cells; at least 5 needed", [4])
     assert json.loads(typed("saturate", "mine", "--predicted", "--json").stdout)["basis"] == "predicted"
-    assert "channel B" in typed("saturate", "mine", "--channel", "b").stdout
+    text = typed("saturate", "mine", "--channel", "b").stdout
+    assert "channel B" in text
+    assert "Exploratory N decide nothing and are left out: N = 4." in text
+    assert "The data do not tell where more slots stop paying: the last step, base to wide, is undecided" in text
     runs = sorted((tmp_path / "mine/runs/main").glob("n3-s5-b0/*/run"))
     assert_one_line_error(typed("study", "ingest", "mine", runs[0]), "has a run already; it is never overwritten")
     (tmp_path / "mine/study.toml").write_text("format = 'slotgrid-study/1'")
@@ -169,6 +182,64 @@ def test_killed_while_measuring(typed: Command, tmp_path: Path) -> None:
     assert (len(found["added"]), found["there_before"]) == (40 - len(before), len(before))
     assert all(file.read_bytes() == kept for file, kept in before.items())
     assert not list(folder.glob("runs/*/*/.*"))
+
+
+def test_report_verifies_what_it_shows(typed: Command, tmp_path: Path) -> None:
+    """A run, a line or a verdict that is not what it was: named, and no page."""
+    folder = write_study(tmp_path / "a")
+    for command in ("register", "measure", "verdict"):
+        assert typed("study", command, "a").returncode == 0
+    run = folder / "runs/main/n3-s5-b1/wide/run/requests.parquet"
+    log = folder / "log.jsonl"
+    for path, words in (
+        (run, "wide/run/requests.parquet: changed after it was recorded"),
+        (log, "log.jsonl: line 10: changed after it was written"),
+    ):
+        kept = path.read_bytes()
+        path.write_bytes(kept[:-1] + b" " + kept[-1:])
+        assert_one_line_error(typed("study", "report", "a"), words)
+        path.write_bytes(kept)
+    kept = folder / "verdicts/main"
+    kept.rename(tmp_path / "aside")
+    assert_one_line_error(
+        typed("study", "report", "a"), "log.jsonl: line 10 names verdict verdicts/main, which is gone"
+    )
+    assert_one_line_error(typed("saturate", "a"), "log.jsonl: line 10 names verdict verdicts/main, which is gone")
+    assert not (folder / "report").exists()
+    (tmp_path / "aside").rename(kept)
+    assert typed("study", "report", "a").returncode == 0
+
+
+def test_two_at_once_and_a_kill_between_line_and_place(typed: Command, tmp_path: Path) -> None:
+    """The second command says that another is at work; after SIGKILL of the first it finishes what that one began."""
+    folder = write_study(tmp_path / "a")
+    assert typed("study", "register", "a").returncode == 0
+    code = (
+        "import os, sys, signal\n"
+        "from slotgrid.study import store\n"
+        "from slotgrid.cli.main import run\n"
+        "def held(*_):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "store.put_in_place = held\n"
+        "run(['study', 'measure', 'a'])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    second = typed("study", "measure", "a")
+    assert (second.returncode, second.stdout) == (1, "")
+    assert second.stderr == "slotgrid: error: another command is at work in a\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert typed("study", "report", "a").returncode == 0
+    third = typed("study", "measure", "a")
+    assert third.stdout == "7 runs added (simulated), 1 were there\n"
+    said = "a: a command was killed: run runs/main/n3-s5-b0/base was in the log already and is moved to its place\n"
+    assert said in third.stderr
+    assert len(list(folder.glob(DONE))) == PLACES
 
 
 def test_full_disk_while_registering(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
@@ -235,8 +306,26 @@ def test_null_runs(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
     assert "2,100 pairs of sums of 3, 10 runs" in text
     assert "class C1: 95th percentile 0.0167 of 2,100 channel differences <= 0.02" in text
     assert_one_line_error(typed("null", tmp_path), "--profile")
-    (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1\n")
+    (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1.1\n")
     assert_one_line_error(typed("null", "few.csv"), "2 runs; at least 3")
+    assert {group["source"] for group in found} == {None}
+
+
+def test_null_of_simulated_runs(typed: Command, tmp_path: Path) -> None:
+    """Run directories: said to be simulated, and a copy is refused with both paths."""
+    for name, seed in (("a", 3), ("b", 4), ("c", 5)):
+        write_study(tmp_path / name, runs=f'runs = "simulated"\nsimulated = {{ scatter_seed = {seed} }}')
+        assert typed("study", "register", name).returncode == 0
+        assert typed("study", "measure", name).returncode == 0
+    runs = [f"{name}/runs/main/n3-s5-b0/base/run" for name in "abc"]
+    profile = ("--profile", "rbln-ca25-qwen3-4b")
+    text = typed("null", *runs, *profile).stdout
+    assert "1,2, simulated" in text
+    assert "simulated runs: this says nothing about hardware" in text
+    (group,) = json.loads(typed("null", *runs, *profile, "--json").stdout)["groups"]
+    assert (group["source"], group["runs"], group["pairs"]) == ("simulated", 3, 3)
+    (tmp_path / "copy").symlink_to(tmp_path / runs[1])
+    assert_one_line_error(typed("null", *runs, "copy", *profile), "copy: the same run as b/runs", "a copy is no repeat")
 
 
 def test_help_and_typos(typed: Command) -> None:
@@ -244,4 +333,3 @@ def test_help_and_typos(typed: Command) -> None:
         assert typed(*command).returncode == 0
     assert_one_line_error(typed("study", "verdit", "x"), "verdit")
     assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
-    assert PLACES == 8

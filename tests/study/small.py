@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import slotgrid as sg
+from slotgrid.study import log
+from slotgrid.study.audit import FILE_OF
 from slotgrid.study.collect import measure
 from slotgrid.study.manifest import Cell, Entry, sha256_of
 from slotgrid.study.register import register
@@ -48,13 +50,15 @@ seeds = {seeds}
 blocks = [0, 1]
 """
 SIMULATED = 'runs = "simulated"\nsimulated = { rules = "paper", turnaround = "30ms" }'
+SEARCH = "[search]\nnone = true\n"
 PLACES = 8  # two N, two blocks, two arms
 
 
 def text(*, runs: str = SIMULATED, sets: tuple[tuple[str, list[int]], ...] = (("main", [5]),), more: str = "") -> str:
     """study.toml; ``more`` are further tables."""
     body = "".join(SET.format(name=name, seeds=seeds) for name, seeds in sets)
-    return f'format = "slotgrid-study/1"\nprofile = "rbln-ca25-qwen3-4b"\n{ARMS.format(runs=runs)}{body}{more}'
+    search = "" if "[search]" in more else SEARCH
+    return f'format = "slotgrid-study/1"\nprofile = "rbln-ca25-qwen3-4b"\n{ARMS.format(runs=runs)}{search}{body}{more}'
 
 
 def write_study(folder: Path, **options: Any) -> Path:
@@ -78,7 +82,7 @@ LATER = "2026-03-02T09:00:00+00:00"
 def registered(folder: Path, **options: Any) -> Path:
     """A registered study."""
     write_study(folder, **options)
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     return folder
 
 
@@ -89,10 +93,27 @@ def measured(folder: Path, **options: Any) -> Path:
     return folder
 
 
+def forge_log(folder: Path) -> None:
+    """The log made anew to fit whatever lies in the study now: what somebody who rewrites every hash would do."""
+    path = folder / log.FILE
+    lines = log.read_log(folder).lines
+    path.unlink()
+    for line in lines:
+        drop = ("line", "time", "what", "format", "previous_sha256", "sha256")
+        facts = {key: value for key, value in line.data.items() if key not in drop}
+        if line.place is not None:
+            named = folder / line.place / FILE_OF[line.what]
+            if not named.exists():
+                continue
+            facts["file_sha256"] = sha256_of(named)
+        log.append(folder, line.what, line.time, **facts)
+
+
 def rewrite_record(path: Path, **changes: Any) -> None:
-    """A record changed together with its voucher."""
+    """A record changed together with its voucher and the log."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     path.with_suffix(".sha256").write_text(f"{sha256_of(path)}  record.json\n")
+    forge_log(path.parents[4])
 
 
 def hardware_run(entry: Entry, cell: Cell, arm: str, **changes: Any) -> sg.Run:

@@ -14,14 +14,15 @@ import pytest
 import slotgrid as sg
 from slotgrid.errors import InputError
 from slotgrid.run import save_run
-from slotgrid.study import collect, store
+from slotgrid.study import collect, manifest, store
 from slotgrid.study.collect import arm_order, ingest, measure
+from slotgrid.study.log import read_log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.records import set_records
 from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, PLACES, hardware_run, registered, rewrite_record, text
+from tests.study.small import LATER, PLACES, forge_log, hardware_run, registered, rewrite_record, text
 
 CELL = Cell("main", 3, "s5-b0")
 
@@ -160,6 +161,16 @@ def test_steps_make_the_tokens(study: Path, tmp_path: Path) -> None:
     refused(study, tmp_path / "run", "decode steps make 124 tokens, the requests need 125")
 
 
+def test_other_code_is_named_and_its_reason_kept(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = saved(study, tmp_path / "run")
+    real = manifest.code_hashes()
+    monkeypatch.setattr(manifest, "code_hashes", lambda: {**real, "engine/new.py": "1"})
+    refused(study, run, "slotgrid/engine/new.py: changed after entry 1 was registered")
+    record = ingest(study, [run], now=lambda: LATER, other_code="a bug in the page").added[0]
+    assert record.data["code"]["reason"] == "a bug in the page"
+    assert read_log(study).lines[-1].data["other_code"] == "a bug in the page"
+
+
 def test_a_start_that_is_still_to_come(study: Path, tmp_path: Path) -> None:
     good = hardware_run(entry_of(study), CELL, "base")
     save_run(replace(good, details={**good.details, "started_at": "2026-03-02T09:00:01+00:00"}), tmp_path / "run")
@@ -174,6 +185,12 @@ def test_all_or_none_are_added(study: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"second: the same run as .*first; every run may stand once"):
         ingest(study, [first, tmp_path / "second"], now=lambda: LATER)
     assert not list(study.glob("runs/**/record.json"))
+    # likewise beside one that is in the study already
+    ingest(study, [first], now=lambda: LATER)
+    other = saved(study, tmp_path / "other", Cell("main", 4, "s5-b0"))
+    with pytest.raises(InputError, match=r"arm wide: the same run as set main, N = 3, replicate s5-b0, arm base"):
+        ingest(study, [other, tmp_path / "second"], now=lambda: LATER)
+    assert len(list(study.glob("runs/**/record.json"))) == 1
 
 
 def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:
@@ -189,7 +206,12 @@ def test_what_is_stated_for_a_run(study: Path, tmp_path: Path) -> None:
         refused(study, tmp_path / "run", words, arm="base", started=started)
     found = ingest(study, [tmp_path / "run"], now=lambda: LATER, arm="base", started=LATER)
     assert found.added[0].data["started_stated"] == LATER
+    # a run that says it itself is believed; nothing was stated for it then
+    told = saved(study, tmp_path / "told", CELL, "wide")
+    found = ingest(study, [told], now=lambda: LATER, started="2026-03-01T05:00:00+00:00")
+    assert (found.added[0].data["started_stated"], found.added[0].data["started_at"]) == (None, LATER)
     shutil.rmtree(study / "runs")
+    forge_log(study)
     wide = saved(study, tmp_path / "wide", CELL, "wide")
     with pytest.raises(InputError, match=r"the arm has 1,2$"):
         ingest(study, [wide], now=lambda: LATER, arm="base")
@@ -223,6 +245,20 @@ def test_a_stopped_copy_leaves_nothing(study: Path, tmp_path: Path, monkeypatch:
     (left / "rest").write_text("half")
     record = ingest(study, [folder], now=lambda: LATER).added[0]
     assert sorted(path.name for path in record.folder.parent.iterdir()) == ["base"]
+
+
+def test_an_empty_folder_is_no_run(study: Path, tmp_path: Path) -> None:
+    """As a crash or a copy may leave it: the place is not taken."""
+    empty = study / "runs/main/n3-s5-b0/base"
+    empty.mkdir(parents=True)
+    found = ingest(study, [saved(study, tmp_path / "run")], now=lambda: LATER)
+    assert (len(found.added), found.there_before, found.missing) == (1, 0, PLACES - 1)
+    (study / "runs/main/n3-s5-b0/wide").mkdir()
+    with pytest.raises(InputError, match="7 runs are missing: n3-s5-b0 wide"):
+        verdict(study, now=lambda: LATER)
+    (study / "runs/main/n3-s5-b0/wide/notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"n3-s5-b0/wide: is not in log\.jsonl"):
+        verdict(study, now=lambda: LATER)
 
 
 def test_a_full_disk_is_named(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +340,7 @@ def test_record_of_another_study(tmp_path: Path) -> None:
     place = "runs/main/n3-s5-b0/base"
     shutil.rmtree(folder / place)
     shutil.copytree(other / "runs/main/n3-s6-b0/base", folder / place)
+    forge_log(folder)
     with pytest.raises(InputError, match=r"record\.json: is the record of \('main', 3, 's6-b0', 'base'\)"):
         verdict(folder, now=lambda: LATER)
     record = folder / place / "record.json"

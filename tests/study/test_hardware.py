@@ -6,6 +6,7 @@ The measuring part itself is a stand-in here (it has tests of its own); tests/sl
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 
 from slotgrid.errors import InputError
 from slotgrid.measure.arm_file import Arms
-from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.arms import STARTING, ConditionResult, Progress
 from slotgrid.measure.options import WindowRule
 from slotgrid.run import save_run
 from slotgrid.run.steady import find_window
 from slotgrid.study import hardware
 from slotgrid.study.collect import ingest, measure
+from slotgrid.study.log import read_log
+from slotgrid.study.overview import overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
@@ -45,8 +48,11 @@ class Lab:
         self.calls: list[Arms] = []
         self.bad: set[tuple[str, int]] = set()
         self.changes: dict[str, Any] = {}
+        self.attempts = 1
 
-    def __call__(self, *, arms: Arms, output: Path, **_: Any) -> list[ConditionResult]:
+    def __call__(
+        self, *, arms: Arms, output: Path, progress: Callable[[Progress], None], **_: Any
+    ) -> list[ConditionResult]:
         self.calls.append(arms)
         entry = open_study(self.study).entries[-1]
         results = []
@@ -56,11 +62,15 @@ class Lab:
                 valid = (name, r) not in self.bad
                 path = arms.plans[r]
                 cell = next(c for c in entry.cells(entry.sets[0]) if path.name == f"{c.name}.json")
+                if not folder.exists():
+                    progress(Progress(0, 1, name, r, STARTING))
                 if valid and not folder.exists():
                     save_run(hardware_run(entry, cell, name, **self.changes), folder)
                 reasons = () if valid else ("the server ended with exit code 1",)
                 results.append(
-                    ConditionResult(name, r, place, str(folder), valid, reasons, 1, "", "", started_at=LATER)
+                    ConditionResult(
+                        name, r, place, str(folder), valid, reasons, self.attempts, "", "", started_at=LATER
+                    )
                 )
         return results
 
@@ -68,7 +78,7 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     folder = write_hardware(tmp_path / "study")
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     made = Lab(folder)
     monkeypatch.setattr(hardware, "measure_arms", made)
     return made
@@ -87,21 +97,64 @@ def test_conditions_become_runs(lab: Lab) -> None:
     assert measure(lab.study, now=lambda: LATER).there_before == PLACES
 
 
+def test_every_attempt_is_logged_when_it_begins(lab: Lab) -> None:
+    """A measurement that is removed before it is a run of the study leaves its trace, and the run shows it."""
+    lab.bad = {("wide", 2)}
+    measure(lab.study, now=lambda: LATER)
+    begun = [line.data for line in read_log(lab.study).lines if line.what == "attempt"]
+    assert len(begun) == PLACES
+    assert {(row["sessions"], row["replicate"], row["arm"]) for row in begun} == {
+        (n, f"s5-b{b}", arm) for n in (3, 4) for b in (0, 1) for arm in ("base", "wide")
+    }
+    measure(lab.study, now=lambda: LATER)
+    lab.bad = set()
+    measure(lab.study, now=lambda: LATER)
+    (s,) = overview(open_study(lab.study)).sets
+    counts = {(r.cell.sessions, r.cell.replicate, r.arm): s.attempts[r.sha256] for r in s.records}
+    assert counts.pop((4, "s5-b0", "wide")) == 3
+    assert set(counts.values()) == {1}
+
+
 def test_what_is_not_valid_stays_out_and_is_tried_again(lab: Lab) -> None:
     lab.bad = {("wide", 2)}
     found = measure(lab.study, now=lambda: LATER)
     assert (len(found.added), found.missing) == (PLACES - 1, 1)
-    assert found.invalid == ("set main, N = 4, replicate s5-b0, arm wide: the server ended with exit code 1",)
+    place = "set main, N = 4, replicate s5-b0, arm wide"
+    assert found.invalid[0].startswith(f"{place}: the server ended with exit code 1; 1 attempt is used up")
+    # the same again is no news; another attempt is
+    measure(lab.study, now=lambda: LATER)
+    lab.attempts = 3
+    measure(lab.study, now=lambda: LATER)
+    refused = [line.data for line in read_log(lab.study).lines if line.what == "refused"]
+    assert [row["attempts"] for row in refused] == [1, 3]
+    assert {row["reason"] for row in refused} == {f"{place}: the server ended with exit code 1"}
     lab.bad = set()
     again = measure(lab.study, now=lambda: LATER)
     assert (len(again.added), again.there_before, again.missing) == (1, PLACES - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [
+        (0, "exit code 1; it was not run; the next slotgrid study measure tries again"),
+        (1, "1 attempt is used up, so it is not run again by itself; mend the cause, then rename"),
+        (2, "2 attempts are used up, so it is not run again by itself; mend the cause, then rename"),
+    ],
+)
+def test_what_can_be_done_about_it_is_said(attempts: int, words: str, lab: Lab) -> None:
+    lab.bad, lab.attempts = {("wide", 2)}, attempts
+    (told,) = measure(lab.study, now=lambda: LATER).invalid
+    assert words in told
+    folder = lab.study / "measuring/main/all/wide/r2"
+    assert (f"rename {folder} to r2.invalid-{attempts} and measure again" in told) == (attempts > 0)
+    assert "\n" not in told
 
 
 def test_runs_the_study_cannot_use_stay_out(lab: Lab) -> None:
     lab.changes = {"steps": None}
     found = measure(lab.study, now=lambda: LATER)
     assert not found.added
-    assert "decode steps are not observed (channel A needs them)" in found.invalid[0]
+    assert "decode steps are not observed (channel A needs them); 1 attempt is used up" in found.invalid[0]
 
 
 def test_not_half_brought_in(lab: Lab, tmp_path: Path) -> None:
@@ -121,10 +174,10 @@ def test_the_arms_file_is_registered(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"arms\.toml: arm wide of the study is not in it; its arms: wider, base, other"
     ):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     (folder / "arms.toml").unlink()
     with pytest.raises(InputError, match=r"arms\.toml: No such file"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
 
 
 def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +187,13 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
-        .replace("exploratory = [4]\n", "")
         .replace("blocks = [0, 1]", "")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     lab = Lab(folder)
+    lab.changes = {"extrapolated": ()}  # a log does not say what the profile was measured in
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")
@@ -150,6 +204,8 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
     (row, _) = verdict(folder, now=lambda: LATER).data["observations"]
     inside = run.requests.filter((run.requests["arrival_s"] >= start_s) & (run.requests["arrival_s"] < start_s + 10))
     assert row["turns"] == inside.height
+    small = [tokens for tokens in inside["computed_tokens"] if tokens < 500]
+    assert row["extrapolated"] == [f"prefills of {min(small)} to {max(small)} tokens (measured 500 to 6000)"]
 
 
 def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
@@ -158,10 +214,11 @@ def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
     path.write_text(
         path.read_text()
         .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
         .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
         .replace("blocks = [0, 1]", "")
     )
-    register(folder, now=NOW)
+    register(folder, now=lambda: NOW)
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.errors import InputError
+from slotgrid.run import save_run
 from slotgrid.search import SearchSpace
 from slotgrid.study import manifest
 from slotgrid.study import register as registering
@@ -22,7 +24,7 @@ from slotgrid.study.settings import load_settings
 from slotgrid.study.study import open_study
 from slotgrid.study.template import init_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, NOW, PLACES, registered, text, write_study
+from tests.study.small import LATER, NOW, PLACES, hardware_run, registered, text, ticking, write_study
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,8 @@ def test_what_is_registered(study: Path) -> None:
 
 
 LATER_COMMANDS: dict[str, Callable[[Path], Any]] = {
-    "register": lambda folder: register(folder, now=LATER, amend="more"),
+    "register": lambda folder: register(folder, now=lambda: LATER, amend="more"),
+    "register again": lambda folder: register(folder, now=lambda: LATER),
     "measure": lambda folder: measure(folder, now=lambda: LATER),
     "ingest": lambda folder: ingest(folder, [folder], now=lambda: LATER),
     "verdict": lambda folder: verdict(folder, now=lambda: LATER),
@@ -79,7 +82,7 @@ LATER_COMMANDS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("command", LATER_COMMANDS)
+@pytest.mark.parametrize("command", [name for name in LATER_COMMANDS if name != "register again"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -95,7 +98,10 @@ def test_a_changed_file_is_named(name: str, command: str, study: Path) -> None:
     path = study / name
     path.write_bytes(path.read_bytes() + b"\n")
     if (name, command) == ("study.toml", "register"):
-        return  # a changed study.toml is what an amendment is for
+        # what an amendment is for; without its option the file is named
+        with pytest.raises(InputError, match=r"no new \[\[plans\]\] set"):
+            LATER_COMMANDS[command](study)
+        command = "register again"
     with pytest.raises(InputError) as error:
         LATER_COMMANDS[command](study)
     assert str(error.value).startswith(f"{path}: changed after it was registered")
@@ -120,13 +126,23 @@ def test_an_entry_of_another_study(study: Path, tmp_path: Path) -> None:
         open_study(study)
 
 
+def test_an_amendment_of_another_study(study: Path, tmp_path: Path) -> None:
+    """It has the right number, and another entry before it."""
+    other = registered(tmp_path / "other", sets=(("main", [6]),))
+    (other / "study.toml").write_text(text(sets=(("main", [6]), ("next", [7]))))
+    register(other, now=lambda: LATER, amend="more")
+    shutil.copytree(other / "registered/0002", study / "registered/0002")
+    with pytest.raises(InputError, match=r"0002/manifest\.json: does not follow the entry before it"):
+        open_study(study)
+
+
 def test_nothing_is_registered_twice(study: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"registered on 2026-03-01.*never registered again"):
-        register(study, now=LATER)
+        register(study, now=lambda: LATER)
     assert {path: path.read_bytes() for path in study.rglob("*") if path.is_file()} == before
     with pytest.raises(InputError, match="nothing is registered yet"):
-        register(write_study(tmp_path / "new"), now=NOW, amend="why")
+        register(write_study(tmp_path / "new"), now=lambda: NOW, amend="why")
     with pytest.raises(InputError, match="nothing is registered; slotgrid study register"):
         open_study(tmp_path / "new")
 
@@ -135,19 +151,19 @@ def test_amendments(study: Path) -> None:
     """They need new plans, leave what was registered alone and follow it in the chain."""
     path = study / "study.toml"
     with pytest.raises(InputError, match=r"no new \[\[plans\]\] set; an amendment counts for plans drawn after it"):
-        register(study, now=LATER, amend="wider")
+        register(study, now=lambda: LATER, amend="wider")
     path.write_text(text(sets=(("main", [7]),)))
     with pytest.raises(InputError, match="set main differs from what entry 1 registered"):
-        register(study, now=LATER, amend="other seed")
+        register(study, now=lambda: LATER, amend="other seed")
     path.write_text(text(sets=(("main", [5]), ("again", [5]))))
     with pytest.raises(InputError, match=r"set again, N = 3, replicate s5-b0: the plan is the same as entry 1"):
-        register(study, now=LATER, amend="again")
+        register(study, now=lambda: LATER, amend="again")
     path.write_text(text(sets=(("main", [5]), ("again", [6])), more="[criteria]\nchannel_difference = 0.05\n"))
     with pytest.raises(InputError, match="--amend: empty"):
-        register(study, now=LATER, amend="  ")
+        register(study, now=lambda: LATER, amend="  ")
     with pytest.raises(InputError, match=r"study\.toml: changed after it was registered"):
         measure(study, now=lambda: LATER)
-    entry = register(study, now=LATER, amend="channels differ more than thought")
+    entry = register(study, now=lambda: LATER, amend="channels differ more than thought")
     first, second = open_study(study).entries
     assert (entry.number, entry.data["kind"], entry.data["reason"]) == (
         2, "amendment", "channels differ more than thought",
@@ -170,8 +186,61 @@ def test_amendments(study: Path) -> None:
 def test_seeds_of_a_search_are_refused(seeds: list[int], more: str, words: str, tmp_path: Path) -> None:
     folder = write_study(tmp_path, sets=(("main", seeds),), more=more)
     with pytest.raises(InputError, match=words):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     assert not (folder / "registered").exists()
+
+
+@pytest.mark.parametrize("more", ["[search]\n", "[search]\nseeds = []\n", "[search]\nfolders = []\n"])
+def test_what_chose_the_configurations_must_be_said(more: str, tmp_path: Path) -> None:
+    folder = write_study(tmp_path, more=more)
+    with pytest.raises(InputError) as error:
+        register(folder, now=lambda: NOW)
+    words = (
+        "study.toml: search: does not say what the configurations were chosen with; write [search] and seeds = [1, 2]"
+    )
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace(more, ""))
+    with pytest.raises(InputError, match="none = true if no search chose them"):
+        register(folder, now=lambda: NOW)
+    path.write_text(
+        "[search]\nnone = true\n".join(path.read_text().split("[[arm]]", 1)).replace("true\n", "true\n[[arm]]")
+    )
+    assert register(folder, now=lambda: NOW).data["search"]["none"] is True
+
+
+def test_the_template_leaves_the_choice(tmp_path: Path) -> None:
+    """Every way to say it is there, as a comment; the file as it is written is refused."""
+    path = init_study(tmp_path)
+    with pytest.raises(InputError, match="does not say what the configurations were chosen with"):
+        register(tmp_path, now=lambda: NOW)
+    for line in ("seeds = [1, 2, 3]", 'folders = ["../slotgrid-search"]', "none = true"):
+        assert path.read_text().count(f"\n# {line}") == 1
+        path.write_text(path.read_text().replace(f"\n# {line}", f"\n{line}"))
+        settings = load_settings(tmp_path)
+        assert settings.search_seeds or settings.search_folders or settings.search_none
+        path.write_text(path.read_text().replace(f"\n{line}", f"\n# {line}"))
+
+
+def test_no_run_of_the_predicting_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of registration is read after the last prediction."""
+    clock = ticking()
+    real, during = registering.predict, []
+
+    def timed(*args: Any) -> Any:
+        during.append(clock())
+        return real(*args)
+
+    folder = write_study(tmp_path / "study", runs="")
+    with monkeypatch.context() as patch:
+        patch.setattr(registering, "predict", timed)
+        entry = register(folder, now=clock)
+    assert entry.registered_at > during[-1]
+    run = hardware_run(entry, entry.cells(entry.sets[0])[0], "base", details={"started_at": during[-1]})
+    save_run(run, tmp_path / "run")
+    with pytest.raises(InputError, match=rf"began {re.escape(during[-1])}, before the registration"):
+        ingest(folder, [tmp_path / "run"], now=lambda: LATER)
 
 
 def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> None:
@@ -188,18 +257,39 @@ def test_seeds_of_a_search_folder(profile: sg.StackProfile, tmp_path: Path) -> N
         folder=tmp_path / "found",
     )
     with pytest.raises(InputError, match=r"seed 5 is a seed of the search in \.\./found"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     state = tmp_path / "found" / "search.json"
+    told = json.loads(state.read_text())
+    # the same plans under other seeds: what was drawn counts, not what it is called
+    state.write_text(json.dumps({**told, "seeds": {"explore": [905], "evaluate": [906]}}))
+    write_study(folder, sets=(("main", [5]),), more='[search]\nfolders = ["../found"]\n')
+    (folder / "study.toml").write_text((folder / "study.toml").read_text().replace("[3]", "[2]"))
+    words = r"set main, N = 2, replicate s5-b0: the plan is one that the search in \.\./found drew"
+    with pytest.raises(InputError, match=words):
+        register(folder, now=lambda: NOW)
+    for wrong in ({"seeds": {"explore": ["x"]}}, {"seeds": {"explore": [1]}, "plans": 3}):
+        state.write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match=r"search\.json: not the seeds and plans of a search"):
+            register(folder, now=lambda: NOW)
     state.write_text(json.dumps({"result": {}}))
     with pytest.raises(InputError, match=r"search\.json: does not tell the seeds"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     state.unlink()
     with pytest.raises(InputError, match=r"search\.json: No such file"):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
+    # what was checked is kept
+    state.write_text(json.dumps(told))
+    (folder / "study.toml").write_text((folder / "study.toml").read_text().replace("seeds = [5]", "seeds = [7]"))
+    search = register(folder, now=lambda: NOW).data["search"]
+    assert search["folders"] == [
+        {"folder": "../found", "sha256": manifest.sha256_of(state), "seeds": [5, 6], "plans": told["plans"]}
+    ]
+    assert len(told["plans"]) == 2
+    assert search["workload_seeds"] == {"small": [1, 2, 11]}
 
 
 def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
-    """Stopped after three predictions, the fourth line cut: five are made, and the result is the same."""
+    """Stopped after four predictions, the fourth line cut, and after two more: three are made, nothing differs."""
     folder = write_study(tmp_path / "study")
     real, made_now = registering.predict, []
 
@@ -212,14 +302,18 @@ def test_a_stopped_registration_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(registering, "predict", counted)
     stop_after = 4
     with pytest.raises(KeyboardInterrupt):
-        register(folder, now=NOW)
+        register(folder, now=lambda: NOW)
     assert manifest.load_entries(folder) == []
     so_far = next(folder.rglob(".so-far.jsonl"))
     so_far.write_bytes(so_far.read_bytes()[:-20])
     made_now.clear()
+    stop_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        register(folder, now=lambda: NOW)
+    made_now.clear()
     stop_after = 99
-    entry = register(folder, now=NOW)
-    assert len(made_now) == PLACES - 3
+    entry = register(folder, now=lambda: NOW)
+    assert len(made_now) == PLACES - 3 - 2
     assert sorted(entry.data["files"].items()) == sorted(open_study(made).entries[0].data["files"].items())
     assert [path.name for path in (folder / "registered").iterdir()] == ["0001"]
 
@@ -231,9 +325,9 @@ def test_what_a_stopped_registration_left_is_not_used_for_another(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "write_manifest", _stop)
         with pytest.raises(KeyboardInterrupt):
-            register(folder, now=NOW)
+            register(folder, now=lambda: NOW)
     (folder / "study.toml").write_text(text(sets=(("main", [6]),)))
-    entry = register(folder, now=NOW)
+    entry = register(folder, now=lambda: NOW)
     assert sorted(entry.data["plans"]) == [f"plans/main/n{n}-s6-b{b}.json" for n in (3, 4) for b in (0, 1)]
     assert entry.predictions("main")[0].replicate == "s6-b0"
 
@@ -259,7 +353,11 @@ BAD = [
     ('name = "wide"', 'name = "base"', "base is there twice"),
     ('name = "wide"', 'name = "../wide"', "allowed: letters, digits"),
     ("sessions = [3]", "sessions = [4]", "4 is there twice"),
-    ("sessions = [3]", "sessions = []", "expected a list of whole numbers"),
+    (
+        "sessions = [3]\nexploratory = [4]",
+        "sessions = []\nexploratory = []",
+        "sessions is []; expected a list of whole",
+    ),
     ("seeds = [5]", "seeds = [5, 5]", "5 is there twice"),
     ("blocks = [0, 1]", 'blocks = [0, 1]\nload = "long"', "allowed: whole run, steady"),
     ("blocks = [0, 1]", 'blocks = [0, 1]\nwindow = "60s"', "a window belongs to load = 'steady'"),
@@ -278,7 +376,9 @@ BAD = [
     ("[criteria]", "[criteria]\nlargest_error = nan", "expected a finite number"),
     ("[criteria]", "[steady_criteria]\nresamples = 0", "at least 1"),
     ("[criteria]", "[criteria]\nlargest_errors = 0.1", "largest_errors: unknown key"),
-    ("[criteria]", "[search]\nfolders = 3", "expected a list of texts"),
+    ("none = true", "folders = 3", "expected a list of texts"),
+    ("none = true", "none = false", "search.none is False; allowed: true, or leave it out"),
+    ("none = true", "none = true\nseeds = [1]", "no search chose the configurations; leave out seeds"),
 ]
 
 
@@ -308,7 +408,7 @@ def test_ensembles_give_intervals(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study")
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("profile =", "ensemble = 39\nprofile =", 1))
-    entry = register(folder, now=NOW)
+    entry = register(folder, now=lambda: NOW)
     row = entry.predictions("main")[1]
     plan = entry.plan(manifest.Cell("main", row.sessions, row.replicate))
     again = sg.simulate(entry.profile, entry.settings.arm(row.arm).config, plan, ensemble=39, seed=0)

@@ -36,10 +36,10 @@ def test_published_saturation() -> None:
 @pytest.mark.parametrize(
     ("ratios", "decision"),
     [
-        ([0.90, 0.91, 0.92], "still gaining"),
-        ([0.99, 1.0, 1.01], "saturated"),
-        ([0.90, 1.0, 1.10], "undecided"),
-        ([1.05, 1.06, 1.07], "losing"),
+        ([0.90, 0.91, 0.92, 0.93, 0.94], "still gaining"),
+        ([0.99, 0.995, 1.0, 1.005, 1.01], "saturated"),
+        ([0.90, 0.95, 1.0, 1.05, 1.10], "undecided"),
+        ([1.05, 1.06, 1.07, 1.08, 1.09], "losing"),
     ],
 )
 def test_every_decision(ratios: list[float], decision: str) -> None:
@@ -47,7 +47,71 @@ def test_every_decision(ratios: list[float], decision: str) -> None:
     b = {(n, "r"): 10 * r for n, r in enumerate(ratios)}
     found = find_saturation({"S8": a, "S16": b})
     assert found.steps[0].decision == decision
-    assert found.enough == ("S8" if decision == "saturated" else None)
+    assert found.enough == ("S8" if decision in ("saturated", "losing") else None)
+
+
+G, S, L, U = "still gaining", "saturated", "losing", "undecided"
+RATIOS = {G: (0.90, 0.94), S: (0.99, 1.01), L: (1.05, 1.09), U: (0.90, 1.10)}
+AWAY = "; c{0} to c{1} is losing, so compare c{2} with c{0} too"
+
+
+@pytest.mark.parametrize(
+    ("order", "conclusion"),
+    [
+        ((G,), "More slots may still pay: the last step, c0 to c1, is still gaining"),
+        ((S,), "More slots stop paying at c0"),
+        ((L,), "More slots stop paying at c0; c0 to c1 is losing"),
+        ((U,), "The data do not tell where more slots stop paying: the last step, c0 to c1, is undecided"),
+        ((G, S), "More slots stop paying at c1"),
+        ((G, S, S), "More slots stop paying at c1"),
+        ((G, L), "More slots stop paying at c1; c1 to c2 is losing"),
+        ((G, S, L), "More slots stop paying at c1; c2 to c3 is losing"),
+        ((S, L, S), "More slots stop paying at c0; c1 to c2 is losing"),
+        ((L, S), "More slots stop paying at c0; c0 to c1 is losing"),
+        ((G, S, G), "More slots may still pay: the last step, c2 to c3, is still gaining"),
+        ((S, G, S), "More slots stop paying at c2"),
+        ((S, U), "The data do not tell where more slots stop paying: the last step, c1 to c2, is undecided"),
+        ((G, U, S), "More slots stop paying at the latest at c2; c1 to c2 is undecided"),
+        ((S, U, L), "More slots stop paying at the latest at c2; c1 to c2 is undecided; c2 to c3 is losing"),
+        ((U, G, S), "More slots stop paying at c2"),
+        ((L, G), "More slots may still pay: the last step, c1 to c2, is still gaining" + AWAY.format(0, 1, 2)),
+        ((G, L, G, S), "More slots stop paying at c3" + AWAY.format(1, 2, 3)),
+        (
+            (L, U),
+            "The data do not tell where more slots stop paying: the last step, c1 to c2, is undecided"
+            + AWAY.format(0, 1, 2),
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_every_order_of_steps(order: tuple[str, ...], conclusion: str) -> None:
+    """The rule of docs/study.md: stopped only where every step after is saturated or losing."""
+    seconds = dict.fromkeys(range(5), 10.0)
+    arms = {"c0": {(n, "r"): s for n, s in seconds.items()}}
+    for i, decision in enumerate(order, start=1):
+        low, high = RATIOS[decision]
+        seconds = {n: s * (low + (high - low) * n / 4) for n, s in seconds.items()}
+        arms[f"c{i}"] = {(n, "r"): s for n, s in seconds.items()}
+    found = find_saturation(arms)
+    assert tuple(step.decision for step in found.steps) == order
+    assert found.conclusion() == conclusion
+    stops = conclusion.startswith("More slots stop paying")
+    assert found.enough == (conclusion.split(";")[0].rpartition(" at ")[2] if stops else None)
+    assert found.at_latest == ("at the latest" in conclusion)
+    data = found.to_dict()
+    assert (data["enough"], data["at_latest"], data["conclusion"]) == (found.enough, found.at_latest, conclusion)
+    if stops:
+        assert f"at {found.enough} (9 GiB)" in found.conclusion(" (9 GiB)")
+
+
+def test_few_cells_decide_nothing() -> None:
+    """Four equal cells look saturated or gaining; they are too few for an interval."""
+    for ratio in (1.0, 0.9, 1.1):
+        found = find_saturation(
+            {"S8": {(n, "r"): 10.0 for n in range(4)}, "S16": {(n, "r"): 10 * ratio for n in range(4)}}
+        )
+        assert (found.steps[0].decision, found.enough) == ("undecided", None)
+        assert found.steps[0].rule == "4 cells; at least 5 needed"
 
 
 def test_saturation_refuses() -> None:
@@ -109,8 +173,14 @@ def test_the_95th_percentile_is_index_42_of_45() -> None:
     assert found.difference.q95 == differences[42]
 
 
+def test_a_percentile_of_few_pairs_gives_no_class() -> None:
+    found = null_distribution([Repeat(str(i), 10 + i / 1000, 10.1 + i / 1000) for i in range(6)])
+    assert (found.klass, found.tolerance) == ("undecided", None)
+    assert found.rule == "15 pairs; a 95th percentile needs at least 20"
+
+
 def test_quiet_repeats_support_the_small_tolerance() -> None:
-    found = null_distribution([Repeat(str(i), 10 + i / 1000, 10.1 + i / 1000) for i in range(5)])
+    found = null_distribution([Repeat(str(i), 10 + i / 1000, 10.1 + i / 1000) for i in range(7)])
     assert (found.klass, found.tolerance) == ("C1", 0.02)
 
 

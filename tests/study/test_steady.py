@@ -212,3 +212,22 @@ def test_what_is_missing_is_named() -> None:
     zero = [r if r.arm != "BASE" else Outcome(6, r.replicate, "BASE", 0.0, turns=1) for r in rows]
     with pytest.raises(InputError, match=r"arm BASE: the baseline is 0 s"):
         judge_steady(predicted((6,), ARMS[:2], "analytic_v1"), zero, **kwargs)  # type: ignore[arg-type]
+
+
+def test_few_replicates_resolve_and_confirm_nothing() -> None:
+    """Four replicates that all say 0.8: no pair is resolved, no cost ratio judged; a fifth decides both."""
+    for count, ranking, cost in ((4, "unresolved", "not judged"), (5, "passed", "passed")):
+        rows = [
+            Outcome(4, str(r), arm, seconds, turns=1)
+            for r in range(count)
+            for arm, seconds in (("base", 1.0), ("wide", 0.8))
+        ]
+        criteria = SteadyCriteria(strong_misses=0)
+        found = judge_steady(
+            rows, rows, arms=("base", "wide"), limits={"base": 8, "wide": 8}, exploratory=(), criteria=criteria
+        )
+        verdicts = {f.criterion: (f.verdict, f.rule) for f in found.findings}
+        assert verdicts["ranking"][0] == ranking
+        assert verdicts["cost ratio"][0] == cost
+        if count == 4:
+            assert verdicts["ranking"][1] == verdicts["cost ratio"][1] == "4 replicates; at least 5 needed"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import slotgrid as sg
 from slotgrid.errors import InputError
 from slotgrid.measure.surroundings import git_state, now
-from slotgrid.run import save_run
 from slotgrid.study.breakeven import arm_cost, break_even_runs
-from slotgrid.study.csv_input import read_cells, read_repeats, repeats_of_runs
-from slotgrid.study.overview import merge_notes
+from slotgrid.study.csv_input import read_cells, read_repeats
+from slotgrid.study.decisions import decisions_of
+from slotgrid.study.notes import merge_notes
 from slotgrid.study.settings import MEASURED, Arm
 
 CELLS = 'sessions,replicate,slots,device_s,buckets\n6,a,8,10.0,"1,2,4,8"\n6,a,16,9.5,"1,2,4,8,16"\n'
@@ -64,17 +64,11 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         read_repeats(path)
 
 
-def test_repeats_by_group(tmp_path: Path, profile: sg.StackProfile) -> None:
+def test_repeats_by_group(tmp_path: Path) -> None:
     path = tmp_path / "repeats.csv"
     path.write_text("repeat,sessions,channel_a_s,channel_b_s\na,6,1,1.1\na,8,2,2.1\nb,6,1,1.2\n")
     groups = read_repeats(path)
     assert {name: len(rows) for name, rows in groups.items()} == {"N = 6": 2, "N = 8": 1}
-    plan = sg.load_workload("tracelab-two-turn").draw(clients=2, seed=4)
-    run = sg.simulate(profile, sg.ServingConfig((1, 2)), plan)
-    save_run(run, tmp_path / "run")
-    ((name, (repeat,)),) = repeats_of_runs([tmp_path / "run"], profile).items()
-    assert "1,2, simulated" in name
-    assert repeat.channel_a_s == pytest.approx(run.device_time_s)
 
 
 def test_break_even(profile: sg.StackProfile) -> None:
@@ -89,6 +83,24 @@ def test_break_even(profile: sg.StackProfile) -> None:
     assert cost.memory_gib_per_device == pytest.approx(2.6 + 0.28125 * 16)
     assert arm_cost(Arm("x", config, MEASURED, None, 300.0), profile).compile_from == "study.toml"
     assert arm_cost(Arm("x", config, MEASURED, None, 300.0), profile, 60.0).compile_s == 60.0
+
+
+def test_what_was_decided_on_a_saving() -> None:
+    """On whole runs the comparison's decision; in steady load one criterion for all, where arms can be told apart."""
+    rows = [{"sessions": n, "arm": "x", "decision": word} for n, word in ((6, "withheld"), (8, "passed"))]
+    assert decisions_of({"comparisons": rows}) == {(6, "x"): "withheld", (8, "x"): "passed"}
+    for verdict in ("passed", "failed", "not confirmed", "not judged"):
+        steady = {
+            "baseline": "base",
+            "findings": [{"criterion": "reuse", "verdict": "passed"}, {"criterion": "cost ratio", "verdict": verdict}],
+            "cells": [{"sessions": n, "exploratory": n == 10} for n in (6, 8, 10)],
+            "pairs": [
+                {"sessions": n, "x": x, "y": y, "resolved": n != 8}
+                for n in (6, 8, 10)
+                for x, y in (("base", "x"), ("x", "y"))
+            ],
+        }
+        assert decisions_of(steady) == {(6, "x"): verdict, (8, "x"): "unresolved", (10, "x"): "exploratory"}
 
 
 @given(st.floats(1.0, 1e5), st.floats(1e-3, 1e3))

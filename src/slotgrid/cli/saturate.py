@@ -53,7 +53,7 @@ def saturate(
         print_json({**data, "costs": [cost.to_dict() for cost in costs]})
         return
     from slotgrid.report.diagnose_table import show_part
-    from slotgrid.report.study_tables import SATURATION_COLUMNS, DataTable, gib, minutes, saturation_rows
+    from slotgrid.report.study_tables import SATURATION_COLUMNS, DataTable, gib, left_out_text, minutes, saturation_rows
 
     out = console()
     out.print(f"{basis} device times, channel {channel.upper()}; {resamples:,} resamples, seed {seed}")
@@ -64,15 +64,14 @@ def saturate(
     show_part(grid, out)
     for row in rows:
         show_part(f"{row['fewer']} to {row['more']}: {row['decision']}: {row['rule']}", out)
-    if found.enough is None:
-        out.print("The last step is not saturated: more slots may still pay, or the data do not tell.")
-        return
-    text = f"More slots stop paying at {found.enough}"
+    if found.left_out:
+        out.print(left_out_text(found))
+    detail = ""
     if enough is not None:
-        text += f": {enough.slots} slots"
-        text += "" if enough.memory_gib_per_device is None else f", {gib(enough.memory_gib_per_device)} of a device"
-        text += "" if enough.compile_s is None else f", {minutes(enough.compile_s)} to compile"
-    out.print(text)
+        detail = f": {enough.slots} slots"
+        detail += "" if enough.memory_gib_per_device is None else f", {gib(enough.memory_gib_per_device)} of a device"
+        detail += "" if enough.compile_s is None else f", {minutes(enough.compile_s)} to compile"
+    out.print(found.conclusion(detail))
 
 
 def _of_study(
@@ -86,8 +85,8 @@ def _of_study(
 ) -> tuple[Saturation, list[ArmCost], str]:
     from slotgrid.errors import InputError
     from slotgrid.study.breakeven import arm_cost
-    from slotgrid.study.outcome import Outcome
-    from slotgrid.study.overview import PREDICTED, set_saturation
+    from slotgrid.study.outcome import PREDICTED, Outcome
+    from slotgrid.study.overview import set_saturation
     from slotgrid.study.study import open_study
     from slotgrid.study.verdict import load_verdict
 
@@ -136,13 +135,15 @@ def null(
 ) -> None:
     """Say which channel tolerance repeats of the same plan support (classes C1, C2, C3)."""
     from slotgrid.errors import InputError
-    from slotgrid.study.csv_input import read_repeats, repeats_of_runs
-    from slotgrid.study.null import null_distribution
+    from slotgrid.study.null import UNDECIDED, null_distribution
 
     if len(sources) == 1 and not sources[0].is_dir():
+        from slotgrid.study.csv_input import read_repeats
+
         groups = read_repeats(sources[0])
     else:
         from slotgrid.profile import load_profile
+        from slotgrid.study.repeats import repeats_of_runs
 
         if profile is None:
             raise InputError("--profile: is missing; it prices the steps of the runs (channel A)")
@@ -152,6 +153,7 @@ def null(
         print_json({"groups": [item.to_dict() for item in found]})
         return
     from slotgrid.report.diagnose_table import Grid, show_part
+    from slotgrid.study.settings import SIMULATED
 
     out = console()
     for item in found:
@@ -172,5 +174,10 @@ def null(
             f"{item.residual_median_s:.3f} s, {item.residual_share_median:.4f} of B",
             out,
         )
+        if item.source == SIMULATED:
+            show_part("simulated runs: this says nothing about hardware", out, "bold")
+        if item.klass == UNDECIDED:
+            show_part(f"class undecided: {item.rule}", out)
+            continue
         supported = "none of the two" if item.tolerance is None else f"{item.tolerance:.4f}"
         show_part(f"class {item.klass}: {item.rule}; tolerance these data support: {supported}", out)

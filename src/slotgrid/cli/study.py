@@ -57,7 +57,7 @@ def register(
     from slotgrid.study.study import open_study
 
     with progress_bar("predicting", "arms on plans") as progress:
-        entry = run_register(folder, now=now(), git=git_state(folder), amend=amend, progress=progress)
+        entry = run_register(folder, now=now, git=git_state(folder), amend=amend, progress=progress, note=note)
     if as_json:
         rows = {plans.name: [row.to_dict() for row in entry.predictions(plans.name)] for plans in entry.sets}
         keys = ("entry", "kind", "registered_at", "git", "sets", "plans", "profile", "code_sha256")
@@ -106,7 +106,9 @@ def measure(
     for text in found.invalid:
         note(f"not taken: {text}")
     if found.invalid:
-        raise RunError(f"{len(found.invalid)} runs are not valid, {found.missing} are missing; measure again")
+        raise RunError(
+            f"{len(found.invalid)} runs are not valid, {found.missing} are missing; the lines above say more"
+        )
 
 
 @app.command()
@@ -125,7 +127,9 @@ def ingest(
     from slotgrid.study.collect import ingest as run_ingest
 
     with progress_bar("reading", "runs") as progress:
-        found = run_ingest(folder, runs, now=now, arm=arm, started=started, other_code=other_code, progress=progress)
+        found = run_ingest(
+            folder, runs, now=now, arm=arm, started=started, other_code=other_code, progress=progress, note=note
+        )
     if as_json:
         print_json(found.to_dict())
         return
@@ -148,14 +152,17 @@ def verdict(
     from slotgrid.study.study import open_study
     from slotgrid.study.verdict import verdict as run_verdict
 
-    found = run_verdict(folder, now=now, plan_set=plan_set, other_code=other_code)
+    found = run_verdict(folder, now=now, plan_set=plan_set, other_code=other_code, note=note)
     if not found.fresh:
         note(f"decided at {found.data['decided_at']}; a data set is judged once, this is the stored verdict")
     view = overview(open_study(folder))
     page = found.path.with_suffix(".html")
-    if not page.exists():
-        write_text(page, study_page(view, found.data["set"]))
-        note(f"page written to {page}")
+    # always from verdict.json: a page that lies there may be old, or edited
+    text = study_page(view, found.data["set"])
+    earlier = page.read_bytes() if page.exists() else None
+    if earlier != text.encode():
+        write_text(page, text)
+        note(f"page written to {page}" + ("" if earlier is None else "; the one there was not what verdict.json gives"))
     if as_json:
         print_json(found.data)
         return

@@ -38,6 +38,8 @@ INDEX = "measure.json"
 CONDITION = "condition.json"
 COMPILED = "compile.json"
 MOST_ATTEMPTS = 2
+# the phase every attempt begins with
+STARTING = "starting the server"
 # as for slotgrid replay; never written anywhere
 API_KEY = "SLOTGRID_API_KEY"
 # of an artifact: what says how it was compiled
@@ -296,7 +298,7 @@ class _Condition:
             env = _env(arm, values)
             facts.update(port=port, command=tuple(command), env=env, versions=self._versions(values))
             self._keep_descriptions(values)
-            self._report("starting the server")
+            self._report(STARTING)
             server = ServerProcess(
                 command, cwd=arms.folder, env=env, folder=self._folder, log=self._folder / "server.log"
             )

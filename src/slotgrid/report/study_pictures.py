@@ -20,13 +20,18 @@ from slotgrid.report.figure import (
     png_of,
     whole_ticks,
 )
+from slotgrid.report.study_tables import left_out_text
+from slotgrid.study.breakeven import NO_DECISION, BreakEven
+from slotgrid.study.decide import PASSED
 from slotgrid.study.overview import SetOverview
+from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.settings import SIMULATED, STEADY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, GREY, SKY)
+_NOT_PASSED = "the decision on that comparison is not passed, so the saving is not established"
 _MARKS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -150,11 +155,14 @@ def _saturation(s: SetOverview) -> Picture:
     figure, axes = new_figure(3.8)
     values = np.array([[row[name] / row[order[0]] for name in order] for row in cells.values()])
     sessions = [n for n, _ in cells]
+    judged = np.array([n in s.plans.sessions for n in sessions])
     for n, colour in zip(sorted(set(sessions)), _COLOURS * 9, strict=False):
         mine = values[[i for i, m in enumerate(sessions) if m == n]]
         axes.plot(slots, mine.T, color=colour, alpha=0.35, linewidth=1)
-        axes.plot([], [], color=colour, label=f"N = {n}, replicates")
-    axes.plot(slots, np.median(values, axis=0), color="black", marker="o", linewidth=2, label="median over cells")
+        label = f"N = {n}, replicates" if n in s.plans.sessions else f"N = {n}, exploratory"
+        axes.plot([], [], color=colour, label=label)
+    median = np.median(values[judged], axis=0)
+    axes.plot(slots, median, color="black", marker="o", linewidth=2, label="median over cells")
     for step, more in zip(s.saturation.steps, slots[1:], strict=True):
         axes.axvline(more, color=GREY, linewidth=0.6, linestyle=":")
         axes.annotate(
@@ -175,14 +183,16 @@ def _saturation(s: SetOverview) -> Picture:
     axes.set_ylabel("device time over that\nwith the fewest slots")
     legend_above(axes, 4)
     text = f"From {s.basis} device times. "
-    if s.saturation.enough is None:
-        text += "The last step is not saturated."
-    else:
+    detail = ""
+    if s.saturation.enough is not None:
         cost = next(cost for cost in s.costs if cost.arm == s.saturation.enough)
-        text += f"More slots stop paying at {cost.arm} ({cost.slots} slots"
-        text += "" if cost.memory_gib_per_device is None else f", {cost.memory_gib_per_device:.1f} GiB of a device"
-        text += "" if cost.compile_s is None else f", {cost.compile_s:.0f} s to compile"
-        text += ")."
+        detail = f" ({cost.slots} slots"
+        detail += "" if cost.memory_gib_per_device is None else f", {cost.memory_gib_per_device:.1f} GiB of a device"
+        detail += "" if cost.compile_s is None else f", {cost.compile_s:.0f} s to compile"
+        detail += ")"
+    text += f"{s.saturation.conclusion(detail)}."
+    if s.saturation.left_out:
+        text += f" {left_out_text(s.saturation)}"
     return Picture(_name(s, "saturation"), f"More slots, set {s.plans.name}", text, png_of(figure))
 
 
@@ -198,7 +208,9 @@ def _cost_and_saving(s: SetOverview) -> Picture:
         known = [b for b in rows if b.compile_s is not None]
         saved = [100 * b.saved_s / (sum(base_s[n]) / len(base_s[n])) for b in known]
         cost_min = [(b.compile_s or 0) / 60 for b in known]
-        axes.scatter(cost_min, saved, marker=mark, color=colour, s=60, label=f"N = {n}")
+        faces = [colour if _established(b) else "none" for b in known]
+        axes.scatter(cost_min, saved, marker=mark, facecolors=faces, edgecolors=colour, linewidths=1.5, s=60)
+        axes.scatter([], [], marker=mark, color=colour, s=60, label=f"N = {n}")
         for b, x, y in zip(known, cost_min, saved, strict=True):
             axes.annotate(b.arm, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
     axes.margins(x=0.15, y=0.2)
@@ -207,6 +219,8 @@ def _cost_and_saving(s: SetOverview) -> Picture:
     axes.set_ylabel("device time saved, %")
     legend_above(axes, 6)
     text = f"Saving: {s.basis}, against {s.entry.settings.baseline.name}. Compile time: what is known of each arm."
+    if s.verdict is not None:
+        text += f" Hollow: {_NOT_PASSED}."
     return Picture(_name(s, "cost"), f"Compile cost against saving, set {s.plans.name}", text, png_of(figure))
 
 
@@ -224,7 +238,7 @@ def _break_even(s: SetOverview) -> Picture:
             if b.saved_s <= 0:
                 never.append(f"{b.arm} at N = {n}")
                 continue
-            axes.plot(span, span * 60 / b.saved_s, style, color=colour, label=f"N = {n}, {b.arm}")
+            axes.plot(span, span * 60 / b.saved_s, style, color=colour, label=f"N = {n}, {_decided(b)}")
             if b.compile_s is not None and b.runs is not None:
                 axes.scatter([b.compile_s / 60], [b.runs], color=colour, s=36, zorder=3)
     axes.set_xlim(0, top_min)
@@ -235,9 +249,21 @@ def _break_even(s: SetOverview) -> Picture:
     if axes.lines:
         _legend_of_many(axes)
     text = f"Points: the compile time known of each arm. Saving: {s.basis}."
+    if s.verdict is not None:
+        text += f" In brackets: {_NOT_PASSED}."
     if never:
         text += f" Never pays: {', '.join(never)}."
     return Picture(_name(s, "break-even"), f"Break-even, set {s.plans.name}", text, png_of(figure))
+
+
+def _established(b: BreakEven) -> bool:
+    """Whether nothing was decided against the saving; a predicted one has no decision at all."""
+    return b.decision in (PASSED, NO_DECISION)
+
+
+def _decided(b: BreakEven) -> str:
+    """The arm, with the decision where it does not confirm the saving."""
+    return b.arm if _established(b) else f"{b.arm} ({b.decision})"
 
 
 def _legend_of_many(axes: Axes) -> None:
@@ -266,7 +292,10 @@ def _steady_cost(s: SetOverview) -> Picture:
     _cell_ticks(axes, x, cells)
     axes.set_ylabel("device time per turn\nover the baseline's")
     legend_above(axes, 2)
-    text = "Bars: paired bootstrap over replicates, 95 %. Grey columns: exploratory N."
+    text = "Bars: paired bootstrap over replicates, 95 %."
+    if len(s.plans.replicates) < LEAST_VALUES:
+        text = f"Bars: bootstrap over {len(s.plans.replicates)} replicates, too few for a 95 % interval."
+    text += " Grey columns: exploratory N."
     return Picture(_name(s, "ratios"), f"Predicted against observed, set {s.plans.name}", text, png_of(figure))
 
 

@@ -10,9 +10,12 @@ from typing import Any
 
 from slotgrid.report.diagnose_table import Grid
 from slotgrid.study.decide import EXPLORATORY
+from slotgrid.study.log import CONTINUED, REFUSED
 from slotgrid.study.overview import Overview, SetOverview
+from slotgrid.study.records import Record
+from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.saturation import Saturation
-from slotgrid.study.settings import STEADY
+from slotgrid.study.settings import SIMULATED, STEADY
 
 Text = Callable[[Any], str]
 NONE = "–"
@@ -98,6 +101,7 @@ _SET = Column("set", "set", right=False)
 _N = Column("sessions", "N")
 _ARM = Column("arm", "arm", right=False)
 _LOW, _HIGH = Column("low", "95 % from", four), Column("high", "to", four)
+_OUTSIDE = Column("outside", "outside the measured range", right=False)
 
 
 def study_tables(view: Overview) -> list[DataTable]:
@@ -135,7 +139,7 @@ def predictions_table(sets: Sequence[SetOverview]) -> DataTable:
         "Registered predictions",
         (
             *(_SET, _N, _ARM, Column("kind", "kind", right=False), Column("ratio", "predicted ratio", four)),
-            *(_LOW, _HIGH, Column("outside", "outside the measured range", right=False)),
+            *(_LOW, _HIGH, _OUTSIDE),
         ),
         tuple(rows),
     )
@@ -143,6 +147,11 @@ def predictions_table(sets: Sequence[SetOverview]) -> DataTable:
 
 def _judged(sets: Sequence[SetOverview], key: str) -> list[tuple[SetOverview, dict[str, Any]]]:
     return [(s, row) for s in sets if s.verdict is not None for row in s.verdict.data.get(key, ())]
+
+
+def _outside(row: Mapping[str, Any]) -> str | None:
+    """What was priced outside the measured range; verdicts of earlier versions do not say."""
+    return "; ".join(row.get("extrapolated", ())) or None
 
 
 def comparisons_table(sets: Sequence[SetOverview]) -> DataTable:
@@ -170,6 +179,7 @@ def comparisons_table(sets: Sequence[SetOverview]) -> DataTable:
                 "reused_base": c["reused"][1],
                 "device_s": c["device_s"][0],
                 "device_s_base": c["device_s"][1],
+                "outside": _outside(c),
             }
         )
     return DataTable(
@@ -187,7 +197,7 @@ def comparisons_table(sets: Sequence[SetOverview]) -> DataTable:
             *(Column("steps_base", "baseline", whole), Column("reused", "reused", whole)),
             *(Column("reused_predicted", "predicted", whole), Column("reused_base", "baseline", whole)),
             *(Column("later_turns", "of", whole), Column("device_s", "device time", seconds3)),
-            Column("device_s_base", "baseline", seconds3),
+            *(Column("device_s_base", "baseline", seconds3), _OUTSIDE),
         ),
         tuple(rows),
         "e = predicted - A; A: priced steps and prefills; B: time with a request in flight, seen by the clients.",
@@ -226,7 +236,8 @@ def cells_table(sets: Sequence[SetOverview]) -> DataTable:
         cost = c["cost"] or {"point": None, "low": None, "high": None}
         keys = ("sessions", "arm", "reuse_predicted", "reuse", "cost_predicted", "occupancy_distance", "null_distance")
         row = {"set": s.plans.name, **{key: c[key] for key in keys}, "cost": cost["point"]}
-        rows.append({**row, "low": cost["low"], "high": cost["high"], "exploratory": c["exploratory"]})
+        row |= {"low": cost["low"], "high": cost["high"], "exploratory": c["exploratory"]}
+        rows.append({**row, "outside": _outside(c)})
     return DataTable(
         "cells",
         "Steady load, cell by cell",
@@ -234,10 +245,11 @@ def cells_table(sets: Sequence[SetOverview]) -> DataTable:
             *(_SET, _N, _ARM, Column("reuse_predicted", "reuse predicted", four), Column("reuse", "reuse", four)),
             *(Column("cost_predicted", "cost predicted", four), Column("cost", "cost", four), _LOW, _HIGH),
             *(Column("occupancy_distance", "occupancy distance", four), Column("null_distance", "of a guess", four)),
-            Column("exploratory", "exploratory", yes, right=False),
+            *(Column("exploratory", "exploratory", yes, right=False), _OUTSIDE),
         ),
         tuple(rows),
-        "cost: median over replicates of device time per turn over the baseline's, with its paired bootstrap interval.",
+        "cost: median over replicates of device time per turn over the baseline's, with its paired bootstrap interval "
+        f"(95 % from {LEAST_VALUES} replicates on).",
     )
 
 
@@ -264,6 +276,12 @@ def pairs_table(sets: Sequence[SetOverview]) -> DataTable:
 def saturation_rows(found: Saturation) -> list[dict[str, Any]]:
     """Rows of adjacent pairs."""
     return [step.to_dict() for step in found.steps]
+
+
+def left_out_text(found: Saturation) -> str:
+    """The N that are not among the cells, empty without any."""
+    names = ", ".join(map(str, found.left_out))
+    return f"Exploratory N decide nothing and are left out: N = {names}." if names else ""
 
 
 SATURATION_COLUMNS = (
@@ -312,11 +330,12 @@ def break_even_table(sets: Sequence[SetOverview]) -> DataTable:
         (
             *(_SET, _N, _ARM, Column("basis", "saving is", right=False), Column("saved_s", "saved each", seconds3)),
             *(Column("compile_s", "compile", minutes), Column("runs", "break-even after", whole)),
-            Column("unit", "", right=False),
+            *(Column("unit", "", right=False), Column("decision", "decision", right=False)),
         ),
         tuple(rows),
         "Break-even: a second of compiling counts as much as a second of device time; a run is one plan of the set"
-        + (", in steady load one turn." if steady else "."),
+        + (", in steady load one turn." if steady else ".")
+        + " decision: on the comparison the saving is from; only a saving that passed is established.",
     )
 
 
@@ -329,23 +348,43 @@ def runs_table(sets: Sequence[SetOverview]) -> DataTable:
             "replicate": r.cell.replicate,
             "arm": r.arm,
             **{key: r.data.get(key) for key in ("source", "how", "started_at", "added_at", "order", "origin")},
+            "started_stated": started_by_hand(r),
+            "attempts": s.attempts[r.sha256],
             "record_sha256": r.sha256,
         }
         for s in sets
         for r in s.records
     ]
     columns = [Column(key, key.replace("_at", ""), moment, right=False) for key in ("started_at", "added_at")]
+    columns.insert(1, Column("started_stated", "start only stated", yes, right=False))
     columns = [Column(key, key, right=False) for key in ("source", "how")] + columns
     return DataTable(
         "runs",
         "Runs (UTC)",
         (
             *(_SET, _N, Column("replicate", "replicate", right=False), _ARM, *columns),
-            *(Column("order", "order", whole), Column("origin", "from", right=False)),
+            *(Column("attempts", "attempts", whole), Column("order", "order", whole)),
+            Column("origin", "from", right=False),
             Column("record_sha256", "record", lambda sha: sha[:12], right=False),
         ),
         tuple(rows),
     )
+
+
+def started_by_hand(record: Record) -> bool | None:
+    """Whether the start of a run is only what --started said; None for a simulated run, which has none."""
+    return None if record.source == SIMULATED else record.data.get("started_stated") is not None
+
+
+def other_code(s: SetOverview) -> list[tuple[str, int, int]]:
+    """Reason, files that differ and number of runs, for runs that were added with other code than registered."""
+    found: dict[tuple[str, int], int] = {}
+    for r in s.records:
+        code = r.data.get("code")
+        if code:
+            key = (str(code["reason"]), len(code["changed"]))
+            found[key] = found.get(key, 0) + 1
+    return [(reason, changed, count) for (reason, changed), count in found.items()]
 
 
 def log_table(view: Overview) -> DataTable:
@@ -370,6 +409,9 @@ def log_table(view: Overview) -> DataTable:
             times = sorted(str(r.data["added_at"]) for r in s.records)
             kinds = ", ".join(sorted({r.source for r in s.records}))
             add(times[-1], "runs", f"set {name}: {len(s.records)} of {s.runs_wanted} runs ({kinds}), first {times[0]}")
+            for reason, changed, count in other_code(s):
+                text = f"set {name}: {count} runs added while {changed} files differed; reason: {reason}"
+                add(times[-1], "other code", text)
         if s.verdict is None:
             continue
         data = s.verdict.data
@@ -382,7 +424,14 @@ def log_table(view: Overview) -> DataTable:
             add(when, "decision", f"set {name}, N = {c['sessions']}, {c['arm']}: {c['decision']}: {c['rule']}")
         for f in data.get("findings", ()):
             add(when, "decision", f"set {name}, {f['criterion']}: {f['verdict']}: {f['rule']}")
-    order = {"registration": 0, "amendment": 0, "runs": 1, "verdict": 2, "other code": 3, "decision": 4}
+    for line in view.study.log.lines:
+        if line.what == REFUSED:
+            attempt = f" (attempt {line.data['attempts']})" if line.data.get("attempts") else ""
+            add(line.time, "refused", f"{line.data['reason']}{attempt}")
+        if line.what == CONTINUED:
+            add(line.time, "continued", str(line.data["text"]))
+    order_of = ("registration", "amendment", CONTINUED, REFUSED, "runs", "verdict", "other code", "decision")
+    order = {kind: i for i, kind in enumerate(order_of)}
     rows.sort(key=lambda row: (row["when"], order[row["what"]]))
     columns = (Column("when", "when", moment, right=False), Column("what", "what", right=False))
     return DataTable("log", "Decision log (UTC)", (*columns, Column("text", "", right=False)), tuple(rows))

@@ -276,6 +276,7 @@ def search(
 
     configs, skipped = _within_budget(profile, space, compile_budget_s, memory_budget_gib)
     groups = []
+    plans: list[str] = []
     identity = hashlib.sha256()
     for n in counts:
         drawn: dict[str, list[InputPlan]] = {
@@ -285,6 +286,7 @@ def search(
         for phase in PHASES:
             for plan in drawn[phase]:
                 identity.update(f"{n}{phase}{plan.content_sha256}".encode())
+                plans.append(plan.content_sha256)
         groups.append(
             PlanGroup.build(
                 n,
@@ -356,7 +358,8 @@ def search(
     )
     if store is not None:
         used = {phase: list(seeds[phase]) for phase in PHASES}
-        store.finish(result.ledger, {"slotgrid": __version__, "seeds": used, "result": result.to_dict(top=1)})
+        state = {"slotgrid": __version__, "seeds": used, "plans": plans, "result": result.to_dict(top=1)}
+        store.finish(result.ledger, state)
     return result
 
 

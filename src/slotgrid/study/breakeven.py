@@ -9,6 +9,8 @@ from typing import Any
 from slotgrid.profile import StackProfile
 from slotgrid.study.settings import Arm
 
+NO_DECISION = "none"
+
 
 @dataclass(frozen=True)
 class ArmCost:
@@ -34,7 +36,8 @@ class BreakEven:
     """saved_s: device seconds one run (a plan, or a turn in steady load) takes less than on the baseline.
 
     runs: after so many the saved device seconds exceed the compile seconds; None where nothing is saved or the compile
-    time is not known.
+    time is not known. decision: of the comparison the saving is from (``decisions.py``), "none" before a verdict;
+    the saving is established only where it is "passed".
     """
 
     sessions: int
@@ -44,6 +47,7 @@ class BreakEven:
     compile_s: float | None
     saved_s: float
     runs: int | None
+    decision: str
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -9,17 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from slotgrid.errors import InputError
-from slotgrid.measure.arms import ConditionResult
+from slotgrid.measure.arms import STARTING, ConditionResult
 from slotgrid.measure.arms import Progress as MeasureProgress
 from slotgrid.measure.order import balanced_order
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers import read_run
 from slotgrid.study import store
 from slotgrid.study.hardware import check_arms_file, measure_set
+from slotgrid.study.lock import working
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.observe import check_run
 from slotgrid.study.predict import stand_in_run
-from slotgrid.study.records import Record, add_run, content_digest, has_run, refuse_twin, set_records
+from slotgrid.study.records import (
+    Record,
+    add_run,
+    content_digest,
+    has_run,
+    load_record,
+    log_attempt,
+    log_refusal,
+    refuse_twin,
+    set_records,
+)
 from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
 from slotgrid.study.study import Study, check_code, open_study
 from slotgrid.study.validity import check_started
@@ -87,9 +98,21 @@ def measure(
 
     Arms with runs = "simulated" are simulated by their own rules and stay marked so; the others are measured as the
     arms file says (:func:`measure.arms.measure_arms`, which ``replaying`` and ``note`` are handed to). What is not
-    valid stays out and is named in the result.
+    valid stays out and is named in the result. Raises RunError when another command is at work on the study.
     """
-    study = open_study(folder)
+    with working(Path(folder), now=now, note=note):
+        return _measure(open_study(folder), now, plan_set, other_code, progress, replaying, note)
+
+
+def _measure(
+    study: Study,
+    now: Callable[[], str],
+    plan_set: str | None,
+    other_code: str | None,
+    progress: Progress | None,
+    replaying: Callable[[MeasureProgress], None] | None,
+    note: Callable[[str], None] | None,
+) -> Collected:
     chosen = list(study.sets()) if plan_set is None else [study.choose(plan_set)]
     jobs: list[_Job] = []
     by_hardware = []
@@ -121,7 +144,14 @@ def measure(
     invalid: list[str] = []
     open_places = {(job.cell, job.arm.name): job for job in jobs}
     for entry, plans in by_hardware:
-        for cell, result in measure_set(study, entry, plans, progress=replaying, note=note):
+
+        def begun(cell: Cell, progress: MeasureProgress) -> None:
+            if progress.phase == STARTING:
+                log_attempt(study, now(), cell, progress.arm)
+            if replaying is not None:
+                replaying(progress)
+
+        for cell, result in measure_set(study, entry, plans, progress=begun, note=note):
             found = open_places.get((cell, result.arm))
             if found is not None:
                 _take_in(study, found, result, now, added, invalid)
@@ -144,16 +174,23 @@ def _take_in(
 ) -> None:
     """A measured condition becomes a run of the study, or its reasons are kept."""
     place = f"{job.cell.place}, arm {job.arm.name}"
-    if not result.valid:
-        invalid.append(f"{place}: {result.reasons[0]}")
-        return
     source = Path(result.folder)
+
+    def refuse(reasons: Sequence[str]) -> None:
+        seen = {"attempts": result.attempts, "began_at": result.started_at}
+        told = f"{place}: {'; '.join(reasons)}"
+        log_refusal(study, now(), origin=str(source), reason=told, cell=job.cell, arm=job.arm.name, **seen)
+        invalid.append(f"{place}: {reasons[0]}; {what_next(result)}")
+
+    if not result.valid:
+        refuse(result.reasons)
+        return
     try:
         run = read_run(source)
         started = check_started(run, result.started_at, str(source), job.entry.registered_at, now())
         check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
     except InputError as error:
-        invalid.append(str(error) if str(error).startswith(place) else f"{place}: {error}")
+        refuse([str(error).removeprefix(f"{place}: ")])
         return
     facts = {
         "how": HOW,
@@ -164,6 +201,18 @@ def _take_in(
         "added_at": now(),
     }
     added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(store.copy_tree, source), facts))
+
+
+def what_next(result: ConditionResult) -> str:
+    """What can be done about a condition that was not taken."""
+    if not result.attempts:
+        return "it was not run; the next slotgrid study measure tries again"
+    times = "1 attempt is" if result.attempts == 1 else f"{result.attempts} attempts are"
+    folder = Path(result.folder)
+    return (
+        f"{times} used up, so it is not run again by itself; mend the cause, then rename {folder} to "
+        f"{folder.name}.invalid-{result.attempts} and measure again: one more attempt, counted and shown"
+    )
 
 
 # --- brought in -------------------------------------------------------------------------------------------------
@@ -178,56 +227,69 @@ def ingest(
     started: str | None = None,
     other_code: str | None = None,
     progress: Progress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Collected:
     """Copy run directories into the study. The plan's hash says which plan a run is of, its configuration which arm.
 
     arm: for runs whose files do not state the configuration. started: ISO 8601 with zone, for runs that do not say
-    when they began; kept as stated. Nothing is added when one of the runs is refused. Raises InputError naming run and
-    reason.
+    when they began; kept as stated. Nothing is added when one of the runs is refused; the log keeps the refusal. Runs
+    that a stopped call with the same directories brought in already are left as they are. Raises InputError naming run
+    and reason, RunError when another command is at work on the study.
     """
-    study = open_study(folder)
+    with working(Path(folder), now=now, note=note):
+        return _ingest(open_study(folder), run_folders, now, arm, started, other_code, progress)
+
+
+@dataclass(frozen=True)
+class _Incoming:
+    """A run that may come in."""
+
+    path: Path
+    run: Run
+    entry: Entry
+    cell: Cell
+    arm: str
+    digest: str
+    begun: str | None
+
+
+def _ingest(
+    study: Study,
+    run_folders: Sequence[str | Path],
+    now: Callable[[], str],
+    arm: str | None,
+    started: str | None,
+    other_code: str | None,
+    progress: Progress | None,
+) -> Collected:
     if not run_folders:
         raise InputError("ingest: no run directory given")
-    jobs = []
-    taken: dict[tuple[Cell, str], Path] = {}
-    digests: dict[str, Path] = {}
+    jobs: list[_Incoming] = []
     for i, name in enumerate(run_folders):
         if progress is not None:
             progress(i, len(run_folders))
         path = Path(name)
         run = read_run(path)
-        entry, plans, cell, chosen = _place(study, run, path, arm)
-        if (cell, chosen.name) in taken:
-            raise InputError(
-                f"{path}: {cell.place}, arm {chosen.name} is also {taken[cell, chosen.name]}; one is needed"
-            )
-        taken[cell, chosen.name] = path
-        if has_run(study, cell, chosen.name):
-            raise InputError(f"{path}: {cell.place}, arm {chosen.name} has a run already; it is never overwritten")
-        begun = check_started(run, started, str(path), entry.registered_at, now())
         try:
-            check_run(run, entry, plans, cell, chosen, entry.plan(cell))
+            job = _incoming(study, path, run, arm, started, now(), jobs)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        if run.source == MEASURED:
-            # before anything is added, so that all are added or none
-            digest = content_digest(run)
-            if digest in digests:
-                raise InputError(f"{path}: the same run as {digests[digest]}; every run may stand once")
-            digests[digest] = path
-            refuse_twin(study, cell, chosen.name, digest)
+            log_refusal(study, now(), origin=str(path.resolve()), reason=str(error), content=content_digest(run))
+            raise
+        if job is not None:
+            jobs.append(job)
+    codes = {job.entry.number: check_code(job.entry, other_code) for job in jobs}
+    added = []
+    for job in jobs:
         facts = {
             "how": "study ingest",
-            "origin": str(path.resolve()),
-            "started_at": begun,
-            "started_stated": started,
-            "code": check_code(entry, other_code),
+            "origin": str(job.path.resolve()),
+            "started_at": job.begun,
+            "started_stated": None if job.run.details.get("started_at") else started,
+            "code": codes[job.entry.number],
+            "added_at": now(),
         }
-        jobs.append((entry, plans, cell, chosen, run, path, facts))
-    added = []
-    for entry, _, cell, chosen, run, path, facts in jobs:
-        fill = partial(store.copy_tree, path)
-        added.append(add_run(study, entry, cell, chosen.name, run, fill, {**facts, "added_at": now()}))
+        fill = partial(store.copy_tree, job.path)
+        added.append(add_run(study, job.entry, job.cell, job.arm, job.run, fill, facts))
     places = [
         (cell, name)
         for entry, plans in study.sets()
@@ -236,6 +298,34 @@ def ingest(
     ]
     missing = sum(not has_run(study, cell, name) for cell, name in places)
     return Collected(tuple(added), len(places) - missing - len(added), missing)
+
+
+def _incoming(
+    study: Study, path: Path, run: Run, arm: str | None, started: str | None, now: str, before: Sequence[_Incoming]
+) -> _Incoming | None:
+    """The run with its place; None when it was brought in before. Raises InputError with the reason it may not come."""
+    entry, plans, cell, chosen = _place(study, run, path, arm)
+    place = f"{cell.place}, arm {chosen.name}"
+    digest = content_digest(run)
+    for other in before:
+        if (other.cell, other.arm) == (cell, chosen.name):
+            raise InputError(f"{path}: {place} is also {other.path}; one is needed")
+        # before anything is added, so that all are added or none
+        if run.source == MEASURED and other.digest == digest:
+            raise InputError(f"{path}: the same run as {other.path}; every run may stand once")
+    if has_run(study, cell, chosen.name):
+        there = load_record(study, entry, cell, chosen.name).data
+        if (there.get("origin"), there.get("content")) == (str(path.resolve()), digest):
+            return None
+        raise InputError(f"{path}: {place} has a run already; it is never overwritten")
+    begun = check_started(run, started, str(path), entry.registered_at, now)
+    try:
+        check_run(run, entry, plans, cell, chosen, entry.plan(cell))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if run.source == MEASURED:
+        refuse_twin(study, cell, chosen.name, digest)
+    return _Incoming(path, run, entry, cell, chosen.name, digest, begun)
 
 
 def _place(study: Study, run: Run, path: Path, arm: str | None) -> tuple[Entry, PlanSet, Cell, Arm]:

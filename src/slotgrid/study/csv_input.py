@@ -1,4 +1,4 @@
-"""CSV tables and run directories that ``saturate`` and ``null`` take instead of a study."""
+"""CSV tables that ``saturate`` and ``null`` take instead of a study or run directories."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from pathlib import Path
 
 from slotgrid import files
 from slotgrid.config import ServingConfig
-from slotgrid.diagnose.cost import channel_a, channel_b_s
-from slotgrid.diagnose.order import event_order
 from slotgrid.errors import InputError
-from slotgrid.profile import StackProfile
-from slotgrid.run.readers import read_run
 from slotgrid.study.null import Repeat
 from slotgrid.study.saturation import Cell, cells_of, slot_order
 
@@ -46,39 +42,25 @@ def read_cells(path: Path) -> tuple[dict[str, dict[Cell, float]], dict[str, Serv
 
 
 def read_repeats(path: Path) -> dict[str, list[Repeat]]:
-    """Untreated repeats by group. Columns: repeat, channel_a_s, channel_b_s; optional sessions or group."""
+    """Untreated repeats by group. Columns: repeat, channel_a_s, channel_b_s; optional sessions or group.
+
+    Raises InputError naming file and line, also when two rows of a group have both channels alike: two executions never
+    agree to the last digit, and a copy would make the repeats look closer together than they are.
+    """
     groups: dict[str, list[Repeat]] = {}
+    lines: dict[tuple[str, float, float], int] = {}
     for line, row in _rows(path, REPEAT_COLUMNS):
         name = row.get("group") or ""
         if not name and row.get("sessions"):
             name = f"N = {row['sessions']}"
         a_s, b_s = (_seconds(row[key], path, line, key) for key in REPEAT_COLUMNS[1:])
-        groups.setdefault(name, []).append(Repeat(row["repeat"], a_s, b_s))
-    return groups
-
-
-def repeats_of_runs(folders: Sequence[Path], profile: StackProfile) -> dict[str, list[Repeat]]:
-    """Repeats from run directories, grouped by plan and configuration. Raises InputError for a run that does not say
-    its plan or lacks a channel."""
-    groups: dict[str, list[Repeat]] = {}
-    for path in folders:
-        run = read_run(path)
-        if run.plan_sha256 is None:
+        before = lines.setdefault((name, a_s, b_s), line)
+        if before != line:
             raise InputError(
-                f"{path}: does not say which plan it ran; repeats are of one plan (plan.json beside the rows)"
+                f"{path}: line {line}: both channels are those of line {before}, and a copy is no repeat; leave it "
+                "out, or give the seconds with more digits"
             )
-        histogram = None
-        if run.histogram is not None:
-            histogram = {(n, b): steps for n, b, steps in run.histogram.iter_rows()}
-        cost = channel_a(run, event_order(run), histogram, profile)
-        if cost.total_s is None:
-            raise InputError(f"{path}: channel A is missing: needs {' and '.join(cost.missing)}")
-        b_s = channel_b_s(run)
-        if b_s is None:
-            raise InputError(f"{path}: channel B is missing: needs sent and done times of every request")
-        config = "configuration not known" if run.config is None else run.config.label
-        name = f"plan {run.plan_id} ({run.plan_sha256[:8]}), {config}, {run.source}"
-        groups.setdefault(name, []).append(Repeat(str(path), cost.total_s, b_s))
+        groups.setdefault(name, []).append(Repeat(row["repeat"], a_s, b_s))
     return groups
 
 

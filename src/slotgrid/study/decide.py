@@ -19,6 +19,7 @@ import numpy as np
 from slotgrid.diagnose.cost import agreement
 from slotgrid.engine.ensemble import prediction_interval
 from slotgrid.errors import InputError
+from slotgrid.study.notes import merge_notes
 from slotgrid.study.outcome import Outcome, Outcomes, ratio, total
 from slotgrid.study.resample import LEVEL, Interval
 
@@ -59,6 +60,7 @@ class Comparison:
 
     error: predicted - ratio_a. decision and the rule with its numbers that gave it. *_parts: (decode, prefill) ratios;
     None where a part is not known or the baseline's is 0. steps, reuse: of the arm, then of the baseline.
+    extrapolated: what of the observed seconds of both was priced outside the profile's measured range.
     """
 
     sessions: int
@@ -80,6 +82,7 @@ class Comparison:
     later_turns: int | None
     device_s: tuple[float, float]
     replicates: tuple[ReplicateRatios, ...]
+    extrapolated: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -178,6 +181,7 @@ def _compare(
         later_turns=total(observed, "later_turns"),
         device_s=(a_s, base_a_s),
         replicates=replicates,
+        extrapolated=merge_notes([text for row in (*observed, *observed_base) for text in row.extrapolated]),
     )
 
 

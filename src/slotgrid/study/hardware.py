@@ -56,10 +56,10 @@ def measure_set(
     entry: Entry,
     plans: PlanSet,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Cell, Progress], None],
     note: Callable[[str], None] | None = None,
 ) -> list[tuple[Cell, ConditionResult]]:
-    """Measure every arm on every plan of the set, or read what was measured before."""
+    """Measure every arm on every plan of the set, or read what was measured before. ``progress`` gets the plan too."""
     path = check_arms_file(entry)
     names = names_to_measure(entry.settings)
     done = []
@@ -68,7 +68,11 @@ def measure_set(
         arms = read_arms_file(path, names, files)
         arms = replace(arms, seed=entry.settings.order_seed, options=replace(arms.options, window=window))
         target = study.folder / FOLDER / plans.name / folder
-        results = measure_arms(arms=arms, output=target, progress=progress, note=note)
+
+        def tell(found: Progress, cells: Sequence[Cell] = cells) -> None:
+            progress(cells[found.replicate], found)
+
+        results = measure_arms(arms=arms, output=target, progress=tell, note=note)
         done += [(cells[result.replicate], result) for result in results]
     return done
 

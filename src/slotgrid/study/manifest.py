@@ -133,6 +133,7 @@ def write_manifest(
     previous_sha256: str | None,
     registered_at: str,
     git: Mapping[str, Any] | None,
+    search: Mapping[str, Any],
 ) -> None:
     """Write the manifest over everything else in the folder."""
     code = code_hashes()
@@ -149,6 +150,7 @@ def write_manifest(
         "code": code,
         "profile": {"id": profile.id, "sha256": profile.sha256},
         "sets": list(sets),
+        "search": search,
         "plans": dict(plans),
         "previous_sha256": previous_sha256,
         "files": {name: sha256_of(folder / name) for name in _files(folder)},

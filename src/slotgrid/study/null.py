@@ -2,7 +2,8 @@
 
 For a pair of runs i < j of the same plan on the same configuration the channel difference is |A_i / A_j - B_i / B_j|.
 A tolerance covers the data when the 95th percentile of the differences (sorted, index floor(0.95 x pairs)) does not
-exceed it. Classes: C1 covered by 0.02, C2 by tau_null = max(0.02, median of r / B), C3 by neither.
+exceed it. Classes: C1 covered by 0.02, C2 by tau_null = max(0.02, median of r / B), C3 by neither. With fewer than 20
+pairs, 7 runs, that percentile would only be the largest difference there is: then no class is given.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ from typing import Any
 from slotgrid.errors import InputError
 
 LEAST_TOLERANCE = 0.02
+# what a 95th percentile needs to be another than the largest
+LEAST_PAIRS = 20
+UNDECIDED = "undecided"
 # sums of k of n runs: more pairs than this take too long and say nothing more
 MOST_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """One untreated run: device time rebuilt (A) and seen by the clients (B), seconds."""
+    """One untreated run: device time rebuilt (A) and seen by the clients (B), seconds. source: "measured" or
+    "simulated", None where nobody says."""
 
     name: str
     channel_a_s: float
     channel_b_s: float
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ class NullDistribution:
 
     difference: of the channels. ratio_a, ratio_b: |ratio - 1| of the pairs in each channel. cv_*: coefficient of
     variation of the single runs. tolerance: what ``klass`` says the data supports; None for C3 (``difference.q95`` is
-    then the smallest that would cover).
+    then the smallest that would cover) and where it is undecided. source: of the runs; simulated ones say nothing
+    about hardware.
     """
 
     label: str
@@ -64,6 +71,7 @@ class NullDistribution:
     klass: str
     tolerance: float | None
     rule: str
+    source: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the class stands under "class"."""
@@ -92,7 +100,12 @@ def null_distribution(repeats: Sequence[Repeat], *, label: str = "", runs_per_su
     shares = [(r.channel_b_s - r.channel_a_s) / r.channel_b_s for r in repeats]
     tau = max(LEAST_TOLERANCE, statistics.median(shares))
     q95 = f"95th percentile {difference.q95:.4f} of {len(ratios):,} channel differences"
-    if difference.q95 <= LEAST_TOLERANCE:
+    klass: str
+    tolerance: float | None
+    if len(ratios) < LEAST_PAIRS:
+        klass, tolerance = UNDECIDED, None
+        rule = f"{len(ratios)} pairs; a 95th percentile needs at least {LEAST_PAIRS}"
+    elif difference.q95 <= LEAST_TOLERANCE:
         klass, tolerance, rule = "C1", LEAST_TOLERANCE, f"{q95} <= {LEAST_TOLERANCE:g}"
     elif difference.q95 <= tau:
         klass, tolerance, rule = "C2", tau, f"{q95} > {LEAST_TOLERANCE:g}, <= tau_null {tau:.4f}"
@@ -114,6 +127,7 @@ def null_distribution(repeats: Sequence[Repeat], *, label: str = "", runs_per_su
         klass=klass,
         tolerance=tolerance,
         rule=rule,
+        source=repeats[0].source,
     )
 
 
@@ -128,6 +142,9 @@ def _check(repeats: Sequence[Repeat], runs_per_sum: int, where: str) -> None:
         raise InputError(f"{where}: sums of {runs_per_sum} of {len(repeats)} runs make too many pairs; sum fewer")
     seen = set()
     for repeat in repeats:
+        if repeat.source != repeats[0].source:
+            kinds = f"{repeats[0].source or 'of no stated source'} and {repeat.source or 'of no stated source'}"
+            raise InputError(f"{where}: runs {repeats[0].name} and {repeat.name} are {kinds}; repeats are of one kind")
         if repeat.name in seen:
             raise InputError(f"{where}: run {repeat.name} is there twice")
         seen.add(repeat.name)

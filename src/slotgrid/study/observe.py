@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotgrid.diagnose.cost import channel_a, channel_b_s
+from slotgrid.diagnose.cost import channel_a, channel_b_s, extrapolated
 from slotgrid.diagnose.order import event_order
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
@@ -16,7 +16,8 @@ from slotgrid.study.validity import invalid_reasons
 
 
 def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, profile: StackProfile) -> Outcome:
-    """Both channels, parts, reuse and steps of a run, priced by the registered profile.
+    """Both channels, parts, reuse and steps of a run, priced by the registered profile, and what of that price lies
+    outside the range the profile was measured in.
 
     Raises InputError naming the channel that is missing and what it needs.
     """
@@ -47,6 +48,7 @@ def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, pro
         later_turns=run.returns,
         reused=run.reused,
         decode_steps=run.decode_steps,
+        extrapolated=extrapolated(run, histogram, profile),
         source=run.source,
     )
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from slotgrid.errors import InputError
 
+PREDICTED = "predicted"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -34,7 +36,7 @@ class Outcome:
     occupancy: Mapping[int, float] | None = None
     samples_s: tuple[float, ...] = ()
     extrapolated: tuple[str, ...] = ()
-    source: str = "predicted"
+    source: str = PREDICTED
 
     def __post_init__(self) -> None:
         for name in ("device_s", "decode_s", "prefill_s", "channel_b_s"):

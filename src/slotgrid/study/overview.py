@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slotgrid.errors import InputError
-from slotgrid.study.breakeven import ArmCost, BreakEven, arm_cost, break_even_runs
+from slotgrid.study.breakeven import NO_DECISION, ArmCost, BreakEven, arm_cost, break_even_runs
 from slotgrid.study.decide import predicted_ratio
+from slotgrid.study.decisions import decisions_of
 from slotgrid.study.manifest import Entry, changed_code
-from slotgrid.study.outcome import Outcome, Outcomes, total
-from slotgrid.study.records import Record, set_records
+from slotgrid.study.notes import merge_notes
+from slotgrid.study.outcome import PREDICTED, Outcome, Outcomes, total
+from slotgrid.study.records import Record, attempts, set_records
 from slotgrid.study.resample import Interval
 from slotgrid.study.saturation import RESAMPLES, SEED, Saturation, cells_of, find_saturation, slot_order
-from slotgrid.study.settings import STEADY, PlanSet
+from slotgrid.study.settings import SIMULATED, STEADY, PlanSet
 from slotgrid.study.study import Study
 from slotgrid.study.verdict import StoredVerdict, load_verdict
-
-PREDICTED = "predicted"
-_SPAN = re.compile(r"(prefills of |decode steps with up to )([\d to]+)( tokens .*| running .*)")
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,9 @@ class PredictedRatio:
 
 @dataclass(frozen=True)
 class SetOverview:
-    """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it."""
+    """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it. changed_code: source
+    files that are not as the entry of the set was registered with. attempts: by hash of a record, see
+    :func:`records.attempts`."""
 
     entry: Entry
     plans: PlanSet
@@ -51,6 +50,13 @@ class SetOverview:
     no_saturation: str | None
     costs: tuple[ArmCost, ...]
     break_even: tuple[BreakEven, ...]
+    changed_code: tuple[str, ...]
+    attempts: Mapping[str, int | None]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its runs are stand-ins."""
+        return self.basis == SIMULATED or any(record.source == SIMULATED for record in self.records)
 
     @property
     def runs_wanted(self) -> int:
@@ -59,17 +65,16 @@ class SetOverview:
 
 @dataclass(frozen=True)
 class Overview:
-    """A study as it stands. changed_code: source files that are not as the last entry was registered with."""
+    """A study as it stands."""
 
     study: Study
     sets: tuple[SetOverview, ...]
-    changed_code: tuple[str, ...]
 
 
 def overview(study: Study, *, compile_s: float | None = None) -> Overview:
     """Gather a study. compile_s: compile time of every arm for the break-even, instead of what is known of each."""
     sets = tuple(_set(study, entry, plans, compile_s) for entry, plans in study.sets())
-    return Overview(study, sets, tuple(changed_code(study.entries[-1])))
+    return Overview(study, sets)
 
 
 def set_saturation(
@@ -82,13 +87,18 @@ def set_saturation(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Saturation:
-    """Adjacent slot counts of a set. Raises InputError when two arms have the same number of slots."""
+    """Adjacent slot counts of a set over its confirmatory N; exploratory N are left out, they decide nothing.
+
+    Raises InputError when two arms have the same number of slots, or every N is exploratory.
+    """
+    if not plans.sessions:
+        raise InputError(f"saturation: every N of set {plans.name} is exploratory; exploratory N decide nothing")
     settings = entry.settings
     chosen = settings.arm_names if arms is None else arms
     order = slot_order({name: settings.arm(name).config.slots for name in chosen})
-    rows = [(o.arm, o.sessions, o.replicate, _seconds(o, plans, channel)) for o in outcomes if o.arm in order]
-    found = cells_of(rows)
-    most = max(plans.all_sessions)
+    judged = [o for o in outcomes if o.arm in order and o.sessions in plans.sessions]
+    found = cells_of([(o.arm, o.sessions, o.replicate, _seconds(o, plans, channel)) for o in judged])
+    most = max(plans.sessions)
     controlled = {}
     for fewer, more in itertools.pairwise(order):
         a, b = settings.arm(fewer).config, settings.arm(more).config
@@ -96,7 +106,8 @@ def set_saturation(
         same = min(a.max_running, b.max_running) >= top
         controlled[fewer, more] = same and all(a.bucket_for(n) == b.bucket_for(n) for n in range(1, top + 1))
     ordered = {name: found.get(name, {}) for name in order}
-    return find_saturation(ordered, resamples=resamples, seed=seed, controlled=controlled)
+    result = find_saturation(ordered, resamples=resamples, seed=seed, controlled=controlled)
+    return replace(result, left_out=tuple(plans.exploratory))
 
 
 def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) -> SetOverview:
@@ -112,19 +123,22 @@ def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) ->
         saturation = set_saturation(entry, plans, outcomes)
     except InputError as error:
         why_not = str(error)
+    records = tuple(set_records(study, entry, plans))
     costs = tuple(arm_cost(arm, entry.profile, compile_s) for arm in entry.settings.arms)
     return SetOverview(
         entry=entry,
         plans=plans,
         predicted=tuple(_predicted(entry, plans, registered)),
-        records=tuple(set_records(study, entry, plans)),
+        records=records,
         verdict=stored,
         outcomes=tuple(outcomes),
         basis=basis,
         saturation=saturation,
         no_saturation=why_not,
         costs=costs,
-        break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs})),
+        break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs}, stored)),
+        changed_code=tuple(changed_code(entry)),
+        attempts={record.sha256: attempts(study, record) for record in records},
     )
 
 
@@ -142,26 +156,15 @@ def _predicted(entry: Entry, plans: PlanSet, registered: Sequence[Outcome]) -> l
     return made
 
 
-def merge_notes(notes: Sequence[str]) -> tuple[str, ...]:
-    """Notes of many runs on what was outside the measured range as one range each, so that they can be read."""
-    spans: dict[tuple[str, str], list[int]] = {}
-    for text in notes:
-        # "prefills of 149 to 330 tokens (measured ...)", "decode steps with up to 10 running (measured ...)"
-        match = _SPAN.fullmatch(text)
-        head, numbers, tail = (text, "", "") if match is None else match.groups()
-        spans.setdefault((head, tail), []).extend(map(int, _NUMBER.findall(numbers)))
-    merged = []
-    for (head, tail), numbers in spans.items():
-        span = "" if not numbers else f"{min(numbers)} to {max(numbers)}"
-        if head.endswith("up to "):
-            span = str(max(numbers))
-        merged.append(head + span + tail)
-    return tuple(merged)
-
-
 def _break_even(
-    entry: Entry, plans: PlanSet, outcomes: Sequence[Outcome], basis: str, costs: Mapping[str, ArmCost]
+    entry: Entry,
+    plans: PlanSet,
+    outcomes: Sequence[Outcome],
+    basis: str,
+    costs: Mapping[str, ArmCost],
+    stored: StoredVerdict | None,
 ) -> list[BreakEven]:
+    decisions = {} if stored is None else decisions_of(stored.data)
     rows = Outcomes(outcomes, "run")
     steady = plans.load == STEADY
     made = []
@@ -172,7 +175,8 @@ def _break_even(
             saved_s = base_s - _mean_s(rows.arm(n, arm, replicates), steady)
             cost_s = costs[arm].compile_s
             unit = "turns" if steady else "runs"
-            made.append(BreakEven(n, arm, basis, unit, cost_s, saved_s, break_even_runs(cost_s, saved_s)))
+            decision = decisions.get((n, arm), NO_DECISION)
+            made.append(BreakEven(n, arm, basis, unit, cost_s, saved_s, break_even_runs(cost_s, saved_s), decision))
     return made
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from slotgrid.config import ServingConfig
+from slotgrid.diagnose.cost import extrapolated
 from slotgrid.engine import simulate
 from slotgrid.engine.ensemble import draw_members
 from slotgrid.engine.rules import find_rules
@@ -16,9 +17,9 @@ from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
 from slotgrid.run import Run
-from slotgrid.run.steady import find_window, steady_load
+from slotgrid.run.steady import SteadyLoad, find_window, steady_load
 from slotgrid.run.window import Window
-from slotgrid.study.outcome import Outcome
+from slotgrid.study.outcome import PREDICTED, Outcome
 from slotgrid.study.settings import STEADY, Arm, PlanSet, Settings
 
 # a stated window may differ by this
@@ -36,7 +37,7 @@ def predict(
     run = simulate(
         profile, config, plan, rules=settings.rules, turnaround_s=settings.turnaround_s, clock=settings.clock
     )
-    point = outcome_of(run, plans, plan, profile, sessions, replicate, arm, "predicted")
+    point = outcome_of(run, plans, plan, profile, sessions, replicate, arm, PREDICTED)
     if not settings.ensemble:
         return point
     return replace(point, samples_s=_samples(settings, plans, plan, config, profile, point))
@@ -132,9 +133,18 @@ def steady_outcome(
         reused=load.reused,
         decode_steps=steps,
         occupancy=load.occupancy,
-        extrapolated=run.extrapolated,
+        # a prediction names what its clock asked of the profile too, an observation what its window was priced by
+        extrapolated=run.extrapolated if source == PREDICTED else _outside(run, load, profile),
         source=source,
     )
+
+
+def _outside(run: Run, load: SteadyLoad, profile: StackProfile) -> tuple[str, ...]:
+    """What of a window was priced outside the measured range."""
+    histogram = None if load.histogram is None else {(n, b): steps for n, b, steps in load.histogram}
+    sent = run.requests["arrival_s"]
+    inside = run.requests.filter((sent >= load.window.start_s) & (sent < load.window.end_s))
+    return extrapolated(replace(run, requests=inside), histogram, profile)
 
 
 def _window(run: Run, plans: PlanSet, plan: InputPlan) -> Window:

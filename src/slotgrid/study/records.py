@@ -12,13 +12,13 @@ from slotgrid import files
 from slotgrid.errors import InputError
 from slotgrid.run import Run
 from slotgrid.run.readers import read_run
-from slotgrid.study import store
+from slotgrid.study import log, store
+from slotgrid.study.audit import RECORD, RECORD_FORMAT, RUN, check_run_files, read_record
 from slotgrid.study.manifest import Cell, Entry, sha256_of
 from slotgrid.study.settings import MEASURED, PlanSet
 from slotgrid.study.study import Study
 
-FORMAT = "slotgrid-study-run/1"
-RUNS, RECORD, VOUCHER, RUN = "runs", "record.json", "record.sha256", "run"
+RUNS, VOUCHER = "runs", "record.sha256"
 # columns that no two executions share: seconds on a clock
 _OWN = ("session", "turn", "arrival_s", "first_token_s", "finish_s", "request_id")
 
@@ -44,13 +44,7 @@ class Record:
 
     def verify(self) -> None:
         """Raise InputError naming a file of the run that changed since it was recorded."""
-        run = self.folder / RUN
-        for name, told in self.data["files"].items():
-            if not (run / name).is_file() or sha256_of(run / name) != told:
-                raise InputError(f"{run / name}: changed after it was recorded on {self.data['added_at']}")
-        for path in run.rglob("*"):
-            if path.is_file() and path.relative_to(run).as_posix() not in self.data["files"]:
-                raise InputError(f"{path}: was not there when the run was recorded on {self.data['added_at']}")
+        check_run_files(self.folder, self.data)
 
 
 def folder_of(study: Study, cell: Cell, arm: str) -> Path:
@@ -69,19 +63,39 @@ def add_run(
 ) -> Record:
     """Put a run into the study with its record; ``fill`` makes the run directory at the path it is given.
 
-    Raises InputError when the place is taken, or when a measured run is the same as one already there.
+    The log names it before it takes its place. Raises InputError when the place is taken, or when a measured run is the
+    same as one already there.
     """
     target = folder_of(study, cell, arm)
-    if target.exists():
+    if store.is_taken(target):
         raise InputError(f"{target}: {cell.place}, arm {arm} has a run already; it is never overwritten")
     digest = content_digest(run)
     if run.source == MEASURED:
         refuse_twin(study, cell, arm, digest)
-    with store.new_folder(target) as partial:
+
+    def announce(partial: Path) -> None:
+        code = facts.get("code")
+        log.append(
+            study.folder,
+            log.RUN,
+            str(facts["added_at"]),
+            place=target.relative_to(study.folder).as_posix(),
+            set=cell.plan_set,
+            sessions=cell.sessions,
+            replicate=cell.replicate,
+            arm=arm,
+            source=run.source,
+            how=facts.get("how"),
+            other_code=None if code is None else code["reason"],
+            content=digest,
+            file_sha256=sha256_of(partial / RECORD),
+        )
+
+    with store.new_folder(target, announce=announce) as partial:
         fill(partial / RUN)
         copied = partial / RUN
         data = {
-            "format": FORMAT,
+            "format": RECORD_FORMAT,
             "set": cell.plan_set,
             "sessions": cell.sessions,
             "replicate": cell.replicate,
@@ -102,6 +116,43 @@ def add_run(
         store.write_new(partial / RECORD, body)
         store.write_new(partial / VOUCHER, f"{hashlib.sha256(body).hexdigest()}  {RECORD}\n".encode())
     return load_record(study, entry, cell, arm)
+
+
+def log_refusal(
+    study: Study,
+    time: str,
+    *,
+    origin: str,
+    reason: str,
+    cell: Cell | None = None,
+    arm: str | None = None,
+    **facts: Any,
+) -> None:
+    """Put into the log that a run was not taken; the same refusal of the same run stands there once."""
+    facts = {"origin": origin, "reason": reason, **facts}
+    if cell is not None:
+        facts |= {"set": cell.plan_set, "sessions": cell.sessions, "replicate": cell.replicate, "arm": arm}
+    for line in log.read_log(study.folder).lines:
+        if line.what == log.REFUSED and all(line.data.get(key) == value for key, value in facts.items()):
+            return
+    log.append(study.folder, log.REFUSED, time, **facts)
+
+
+def log_attempt(study: Study, time: str, cell: Cell, arm: str) -> None:
+    """Put into the log that a measurement begins."""
+    place = {"set": cell.plan_set, "sessions": cell.sessions, "replicate": cell.replicate, "arm": arm}
+    log.append(study.folder, log.ATTEMPT, time, **place)
+
+
+def attempts(study: Study, record: Record) -> int | None:
+    """Attempts a run took: what it says itself, or the log where that knows of more (a run that was stopped, or whose
+    folder was removed). None where nobody counted."""
+    place = (record.cell.plan_set, record.cell.sessions, record.cell.replicate, record.arm)
+    keys = ("set", "sessions", "replicate", "arm")
+    logged = sum(
+        line.what == log.ATTEMPT and tuple(line.data.get(key) for key in keys) == place for line in study.log.lines
+    )
+    return max(record.data.get("attempts") or 0, logged) or None
 
 
 def refuse_twin(study: Study, cell: Cell, arm: str, digest: str) -> None:
@@ -125,7 +176,7 @@ def load_record(study: Study, entry: Entry, cell: Cell, arm: str) -> Record:
     vouched = files.read_bytes(folder / VOUCHER).split()
     if not vouched or vouched[0].decode(errors="replace") != sha256_of(path):
         raise InputError(f"{path}: changed after it was recorded ({VOUCHER} beside it names another hash)")
-    data = store.read_object(path, FORMAT)
+    data = read_record(path)
     told = (data.get("set"), data.get("sessions"), data.get("replicate"), data.get("arm"))
     if told != (cell.plan_set, cell.sessions, cell.replicate, arm):
         raise InputError(f"{path}: is the record of {told}, not of {cell.place}, arm {arm}")
@@ -133,27 +184,12 @@ def load_record(study: Study, entry: Entry, cell: Cell, arm: str) -> Record:
         raise InputError(f"{path}: belongs to another manifest; a run counts only for what it was measured under")
     if data.get("plan_sha256") != entry.plan_sha256(cell):
         raise InputError(f"{path}: another plan than the registered one of {cell.place}")
-    for key in ("files", "source", "added_at"):
-        if key not in data:
-            raise InputError(f"{path}: {key} is missing")
-    _check_types(data, path)
     return Record(folder, cell, arm, data, sha256_of(path))
-
-
-def _check_types(data: Mapping[str, Any], path: Path) -> None:
-    """Raise InputError naming the first key whose value is of another kind than it is written with."""
-    for key in ("source", "added_at", "started_at", "started_stated", "how", "content"):
-        value = data.get(key)
-        if not isinstance(value, str) and not (value is None and key not in ("source", "added_at", "how")):
-            raise InputError(f"{path}: {key} is {value!r}; expected a text")
-    hashes = data["files"]
-    if not isinstance(hashes, dict) or not all(isinstance(told, str) for told in hashes.values()):
-        raise InputError(f"{path}: files is {type(hashes).__name__}; expected a hash for each file name")
 
 
 def has_run(study: Study, cell: Cell, arm: str) -> bool:
     """Whether the place is taken."""
-    return folder_of(study, cell, arm).exists()
+    return store.is_taken(folder_of(study, cell, arm))
 
 
 def set_records(study: Study, entry: Entry, plans: PlanSet) -> list[Record]:

@@ -13,13 +13,26 @@ from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
 from slotgrid.profile import StackProfile
 from slotgrid.profile.stack_profile import profile_bytes, profile_from_toml
-from slotgrid.study import manifest, store
+from slotgrid.study import log, manifest, store
+from slotgrid.study.audit import audit
 from slotgrid.study.hardware import names_to_measure, read_arms_file
-from slotgrid.study.manifest import ARMS, PREDICTIONS, PREDICTIONS_FORMAT, PROFILE, Cell, Entry, entry_name, plan_file
+from slotgrid.study.lock import working
+from slotgrid.study.manifest import (
+    ARMS,
+    PREDICTIONS,
+    PREDICTIONS_FORMAT,
+    PROFILE,
+    Cell,
+    Entry,
+    entry_name,
+    plan_file,
+    sha256_of,
+)
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.predict import predict
-from slotgrid.study.seeds import check_seeds
-from slotgrid.study.settings import FILE, PlanSet, Settings, load_settings
+from slotgrid.study.resample import LEAST_VALUES
+from slotgrid.study.seeds import check_plans, check_search
+from slotgrid.study.settings import FILE, SIMULATED, STEADY, PlanSet, Settings, load_settings
 from slotgrid.workload import Workload, load_workload
 
 Progress = Callable[[int, int], None]
@@ -30,29 +43,62 @@ _SO_FAR = ".so-far.jsonl"
 def register(
     folder: str | Path,
     *,
-    now: str,
+    now: Callable[[], str],
     git: Mapping[str, Any] | None = None,
     amend: str | None = None,
     progress: Progress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Entry:
     """Register the study, or with ``amend`` (the reason) a change of study.toml for new data sets.
 
-    now: the time, ISO 8601 with its zone. git: commit and whether it was clean, where there is one. A stopped
-    registration is continued: predictions that were made are kept. Raises InputError when the study is registered
-    already, when seeds are not new, or when an amendment touches what was registered.
+    now: the time, ISO 8601 with its zone; read when everything else is done, so that no run that began during the
+    predicting counts. git: commit and whether it was clean, where there is one. A stopped registration is continued:
+    predictions that were made are kept. Raises InputError when the study is registered already, when its arms are
+    partly simulated, when it does not say what chose the configurations, when seeds or plans are not new, or when an
+    amendment touches what was registered; RunError when another command is at work on the study.
     """
-    study = Path(folder)
+    with working(Path(folder), now=now, note=note) as finished:
+        return _register(Path(folder), now, git, amend, progress, finished)
+
+
+def _register(
+    study: Path,
+    now: Callable[[], str],
+    git: Mapping[str, Any] | None,
+    amend: str | None,
+    progress: Progress | None,
+    finished: Path | None,
+) -> Entry:
     settings = load_settings(study)
     entries = manifest.load_entries(study)
+    audit(study)
+    if entries and entries[-1].folder == finished and sha256_of(study / FILE) == entries[-1].data["files"][FILE]:
+        # it was killed when all but its last step was done
+        return entries[-1]
+    check_arms(settings)
     new_sets = _new_sets(study, settings, entries, amend)
     workloads = [load_workload(settings.resolve(plans.workload)) for plans in new_sets]
-    check_seeds(settings, new_sets, workloads)
+    searched = check_search(settings, new_sets, workloads)
+    _check_replicates(study, new_sets)
     data, where = profile_bytes(settings.resolve(settings.profile))
     profile = profile_from_toml(data, where)
     plans = _draw(new_sets, workloads, entries)
+    check_plans(searched, {cell.place: plan.content_sha256 for cell, (_, plan) in plans.items()})
     number = len(entries) + 1
     target = study / manifest.REGISTERED / entry_name(number)
-    with store.new_folder(target, keep=True) as partial:
+
+    def announce(partial: Path) -> None:
+        log.append(
+            study,
+            log.REGISTRATION if number == 1 else log.AMENDMENT,
+            registered_at,
+            place=target.relative_to(study).as_posix(),
+            sets=[s.name for s in new_sets],
+            reason=amend,
+            file_sha256=sha256_of(partial / manifest.MANIFEST),
+        )
+
+    with store.new_folder(target, keep=True, announce=announce) as partial:
         _clear(partial)
         store.write_new(partial / FILE, files.read_bytes(study / FILE))
         store.write_new(partial / PROFILE, data)
@@ -66,6 +112,7 @@ def register(
         rows = {s.name: [p.to_dict() for c, p in predictions if c.plan_set == s.name] for s in new_sets}
         store.write_new(partial / PREDICTIONS, store.json_bytes({"format": PREDICTIONS_FORMAT, "sets": rows}))
         (partial / _SO_FAR).unlink()
+        registered_at = now()
         manifest.write_manifest(
             partial,
             number=number,
@@ -74,10 +121,21 @@ def register(
             plans={plan_file(cell): plan.content_sha256 for cell, (_, plan) in plans.items()},
             profile=profile,
             previous_sha256=entries[-1].sha256 if entries else None,
-            registered_at=now,
+            registered_at=registered_at,
             git=git,
+            search=searched.to_dict(),
         )
     return manifest.load_entries(study)[-1]
+
+
+def check_arms(settings: Settings) -> None:
+    """Raise InputError when some arms are simulated and others measured: such a set could never get a verdict."""
+    kinds = {kind: [arm.name for arm in settings.arms if (arm.runs == SIMULATED) == kind] for kind in (True, False)}
+    if kinds[True] and kinds[False]:
+        raise InputError(
+            f"{settings.folder / FILE}: simulated arms ({', '.join(kinds[True])}) beside measured ones "
+            f"({', '.join(kinds[False])}); the arms of a study are all measured or all simulated"
+        )
 
 
 def _new_sets(study: Path, settings: Settings, entries: Sequence[Entry], amend: str | None) -> list[PlanSet]:
@@ -108,6 +166,16 @@ def _new_sets(study: Path, settings: Settings, entries: Sequence[Entry], amend: 
             f"{study / FILE}: no new [[plans]] set; an amendment counts for plans drawn after it, so it needs some"
         )
     return fresh
+
+
+def _check_replicates(study: Path, sets: Sequence[PlanSet]) -> None:
+    """Steady load is judged on replicates; with few there would be no decision, and that is known before measuring."""
+    for plans in sets:
+        if plans.load == STEADY and plans.sessions and len(plans.replicates) < LEAST_VALUES:
+            raise InputError(
+                f"{study / FILE}: set {plans.name}: {len(plans.replicates)} replicates (seeds x blocks) in steady "
+                f"load; at least {LEAST_VALUES} are needed to judge, or state all its N as exploratory (sessions = [])"
+            )
 
 
 def _draw(

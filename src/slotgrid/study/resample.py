@@ -11,6 +11,8 @@ import numpy as np
 from slotgrid.errors import InputError
 
 LEVEL = 0.95
+# with fewer values the interval is about their range, which need not cover the median 95 times in 100
+LEAST_VALUES = 5
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,11 @@
 
 A pair's ratio in a cell is the device time with more slots over that with fewer. The median over cells has a 95 %
 percentile bootstrap interval: saturated if it contains 1 and is at most 0.04 wide, gaining if it lies below 1, losing
-if above, else undecided.
+if above, else undecided; with fewer than five cells always undecided.
+
+More slots stop paying at the smallest slot count after which every step is saturated or losing. Where the step into it
+is undecided that is "at the latest". While the last step is gaining or undecided nothing stops: a saturated or losing
+step with a gain after it is no end.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Any
 
 from slotgrid.errors import InputError
 from slotgrid.study.outcome import ratio
-from slotgrid.study.resample import Interval, median_interval
+from slotgrid.study.resample import LEAST_VALUES, Interval, median_interval
 
 SATURATED, GAINING, LOSING, UNDECIDED = "saturated", "still gaining", "losing", "undecided"
 RESAMPLES, SEED, WIDEST = 4_000, 20261200, 0.04
@@ -55,14 +59,59 @@ class Step:
 
 @dataclass(frozen=True)
 class Saturation:
-    """steps: adjacent pairs in order of slots. enough: the arm after which every further step is saturated, or None."""
+    """steps: adjacent pairs in order of slots. left_out: exploratory N that are not among the cells."""
 
     steps: tuple[Step, ...]
-    enough: str | None
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def enough(self) -> str | None:
+        """The arm after which every step is saturated or losing; None where the last step is neither."""
+        return self.steps[self._end].fewer if self._end < len(self.steps) else None
+
+    @property
+    def at_latest(self) -> bool:
+        """Whether the step to :attr:`enough` is undecided, so that fewer slots may be enough as well."""
+        return self.enough is not None and self._end > 0 and self.steps[self._end - 1].decision == UNDECIDED
+
+    def conclusion(self, detail: str = "") -> str:
+        """One sentence; ``detail`` (what the slots cost) stands behind the arm that is enough."""
+        last = self.steps[-1]
+        step, reached = f"the last step, {last.fewer} to {last.more},", last.more
+        if self.enough is not None:
+            before = self.steps[self._end - 1]
+            text = f"More slots stop paying{' at the latest' if self.at_latest else ''} at {self.enough}{detail}"
+            text += f"; {before.fewer} to {before.more} is undecided" if self.at_latest else ""
+            losing = [s for s in self.steps[self._end :] if s.decision == LOSING]
+            text += "".join(f"; {s.fewer} to {s.more} is losing" for s in losing)
+            reached = self.enough
+        elif last.decision == GAINING:
+            text = f"More slots may still pay: {step} is still gaining"
+        else:
+            text = f"The data do not tell where more slots stop paying: {step} is undecided"
+        for s in self.steps[: self._end]:
+            if s.decision == LOSING:
+                # what came after may not have made up for it
+                text += f"; {s.fewer} to {s.more} is losing, so compare {reached} with {s.fewer} too"
+        return text
+
+    @property
+    def _end(self) -> int:
+        """Index of the first of the steps at the end that are saturated or losing."""
+        end = len(self.steps)
+        while end and self.steps[end - 1].decision in (SATURATED, LOSING):
+            end -= 1
+        return end
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {"pairs": [step.to_dict() for step in self.steps], "enough": self.enough}
+        return {
+            "pairs": [step.to_dict() for step in self.steps],
+            "enough": self.enough,
+            "at_latest": self.at_latest,
+            "conclusion": self.conclusion(),
+            "exploratory_left_out": list(self.left_out),
+        }
 
 
 def find_saturation(
@@ -92,14 +141,11 @@ def find_saturation(
         values = [ratio(after[cell], before[cell], f"N = {cell[0]}, replicate {cell[1]}, {fewer}") for cell in before]
         found = median_interval(values, resamples=resamples, seed=seed)
         decision, rule = _judge(found, widest)
+        if len(values) < LEAST_VALUES:
+            decision, rule = UNDECIDED, f"{len(values)} cells; at least {LEAST_VALUES} needed"
         same = None if controlled is None else controlled.get((fewer, more))
         steps.append(Step(fewer, more, found, len(values), decision, rule, same))
-    enough = None
-    for step in reversed(steps):
-        if step.decision != SATURATED:
-            break
-        enough = step.fewer
-    return Saturation(tuple(steps), enough)
+    return Saturation(tuple(steps))
 
 
 def slot_order(slots: Mapping[str, int]) -> list[str]:

@@ -114,6 +114,7 @@ class Settings:
     steady: SteadyCriteria
     search_seeds: tuple[int, ...]
     search_folders: tuple[str, ...]
+    search_none: bool
     arms_file: str | None
     order_seed: int
 
@@ -184,6 +185,7 @@ def settings_from_toml(data: bytes, where: str, folder: Path) -> Settings:
         steady=_criteria(top, "steady_criteria", SteadyCriteria),
         search_seeds=search.wholes("seeds", 0) if search.has("seeds") and search.raw("seeds") else (),
         search_folders=_texts(search, "folders"),
+        search_none=_none(search),
         arms_file=measure.text("arms") if measure.has("arms") else None,
         order_seed=measure.whole("order_seed", 0, 0),
     )
@@ -229,7 +231,9 @@ def _arm(table: Table) -> Arm:
 
 
 def _plan_set(table: Table) -> PlanSet:
-    sessions = table.wholes("sessions", 1)
+    # empty where every N is exploratory
+    stated = table.raw("sessions") != [] or not (table.has("exploratory") and table.raw("exploratory"))
+    sessions = table.wholes("sessions", 1) if stated else ()
     exploratory = table.wholes("exploratory", 1) if table.has("exploratory") and table.raw("exploratory") else ()
     _distinct([*sessions, *exploratory], f"{table.at('sessions')} and exploratory")
     seeds, blocks = table.wholes("seeds", 0), table.wholes("blocks", 0, (0,))
@@ -310,6 +314,18 @@ def _texts(table: Table, key: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InputError(f"{table.at(key)} is {value!r}; expected a list of texts")
     return tuple(value)
+
+
+def _none(search: Table) -> bool:
+    """Whether no search chose the configurations, as the file says it."""
+    if not search.has("none"):
+        return False
+    if search.raw("none") is not True:
+        raise InputError(f"{search.at('none')} is {search.raw('none')!r}; allowed: true, or leave it out")
+    for key in ("seeds", "folders"):
+        if search.has(key):
+            raise InputError(f"{search.at('none')} is true, so no search chose the configurations; leave out {key}")
+    return True
 
 
 def _distinct(values: Collection[Any], where: str) -> None:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from slotgrid.errors import InputError
+from slotgrid.study.notes import merge_notes
 from slotgrid.study.outcome import Outcome, Outcomes, ratio, total
-from slotgrid.study.resample import Interval, median_interval
+from slotgrid.study.resample import LEAST_VALUES, Interval, median_interval
 
 PASSED, FAILED, NOT_CONFIRMED, UNRESOLVED, NOT_JUDGED = "passed", "failed", "not confirmed", "unresolved", "not judged"
+COST_RATIO = "cost ratio"
+NO_CELL = "no arm at a confirmatory N"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class SteadyCriteria:
 class Cell:
     """One arm at one N. reuse: rates pooled over replicates. cost: median of the replicate ratios to the baseline with
     its interval, None for the baseline itself. occupancy_distance: total variation distance of predicted and observed
-    shares of decode steps by running count; null_distance: of a uniform guess."""
+    shares of decode steps by running count; null_distance: of a uniform guess. extrapolated: what of the observed
+    seconds, and the baseline's, was priced outside the measured range."""
 
     sessions: int
     arm: str
@@ -67,6 +71,7 @@ class Cell:
     cost: Interval | None
     occupancy_distance: float | None
     null_distance: float | None
+    extrapolated: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -77,18 +82,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two arms at one N: median of replicate ratios x / y; resolved when the interval excludes 1."""
+    """Two arms at one N: median of replicate ratios x / y; resolved when the interval excludes 1 and rests on at least
+    five replicates."""
 
     sessions: int
     x: str
     y: str
     ratio: Interval
     predicted: float
+    replicates: int = LEAST_VALUES
 
     @property
     def resolved(self) -> bool:
         """Whether the data tell which arm is cheaper."""
-        return not self.ratio.contains(1.0)
+        return self.replicates >= LEAST_VALUES and not self.ratio.contains(1.0)
 
     @property
     def agrees(self) -> bool:
@@ -155,9 +162,15 @@ def judge_steady(
             )
         pairs += [_pair(n, x, y, rows[x], rows[y], criteria) for x, y in itertools.combinations(arms, 2)]
     judged = [cell for cell in cells if not cell.exploratory]
+    costs = cost_finding([(c.cost_predicted, c.cost) for c in judged if c.cost is not None], criteria)
+    confirmatory = [n for n in predicted.session_counts() if n not in exploratory]
+    few = min((len(predicted.replicates(n)) for n in confirmatory), default=LEAST_VALUES)
+    if few < LEAST_VALUES:
+        # the intervals it needs do not exist
+        costs = replace(costs, verdict=NOT_JUDGED, rule=f"{few} replicates; at least {LEAST_VALUES} needed")
     findings = (
         reuse_finding([(c.reuse_predicted, c.reuse) for c in judged], criteria),
-        cost_finding([(c.cost_predicted, c.cost) for c in judged if c.cost is not None], criteria),
+        costs,
         ranking_finding([pair for pair in pairs if pair.sessions not in exploratory]),
         occupancy_finding([(c.occupancy_distance, c.null_distance) for c in judged], criteria),
     )
@@ -169,6 +182,8 @@ def judge_steady(
 
 def reuse_finding(cells: Sequence[tuple[float | None, float | None]], criteria: SteadyCriteria) -> Finding:
     """Reuse rates (predicted, observed) of the cells."""
+    if not cells:
+        return Finding("reuse", NOT_JUDGED, NO_CELL)
     known = [(p, m) for p, m in cells if p is not None and m is not None]
     if not known or len(known) < len(cells):
         return Finding("reuse", NOT_JUDGED, f"reuse is observed in {len(known)} of {len(cells)} cells; all are needed")
@@ -207,7 +222,7 @@ def reuse_finding(cells: Sequence[tuple[float | None, float | None]], criteria: 
 def cost_finding(cells: Sequence[tuple[float | None, Interval]], criteria: SteadyCriteria) -> Finding:
     """Cost ratios: (predicted, median of the replicate ratios with its interval) of the cells."""
     if not cells:
-        return Finding("cost ratio", NOT_JUDGED, "no arm but the baseline")
+        return Finding(COST_RATIO, NOT_JUDGED, "no arm but the baseline at a confirmatory N")
     basic = strong = 0
     ours = nulls = 0.0
     for predicted, found in cells:
@@ -231,14 +246,20 @@ def cost_finding(cells: Sequence[tuple[float | None, Interval]], criteria: Stead
         shown = ours <= criteria.skill * nulls
         skill = f"skill: sum |p - m| {ours:.4f} {_sign(shown)} {criteria.skill:g} x sum |1 - m| {nulls:.4f}"
     numbers = {"cells": count, "basic": basic, "strong": strong, "sum_error": ours, "null_sum_error": nulls}
-    return Finding("cost ratio", _confirmed(basic == count and strong >= needed, shown), f"{text}; {skill}", numbers)
+    return Finding(COST_RATIO, _confirmed(basic == count and strong >= needed, shown), f"{text}; {skill}", numbers)
 
 
 def ranking_finding(pairs: Sequence[Pair]) -> Finding:
     """Every resolved pair must be ranked as observed."""
+    if not pairs:
+        return Finding("ranking", UNRESOLVED, "no two arms at a confirmatory N")
     resolved = [pair for pair in pairs if pair.resolved]
     agreed = sum(pair.agrees for pair in resolved)
     numbers = {"pairs": len(pairs), "resolved": len(resolved), "agree": agreed}
+    few = min((pair.replicates for pair in pairs), default=LEAST_VALUES)
+    if not resolved and few < LEAST_VALUES:
+        text = f"{few} replicates; at least {LEAST_VALUES} needed"
+        return Finding("ranking", UNRESOLVED, text, numbers)
     if not resolved:
         return Finding("ranking", UNRESOLVED, f"the intervals of all {len(pairs)} pairs contain 1", numbers)
     text = f"{agreed} of {len(resolved)} resolved pairs agree (all needed; {len(pairs)} pairs)"
@@ -251,6 +272,8 @@ def ranking_finding(pairs: Sequence[Pair]) -> Finding:
 
 def occupancy_finding(cells: Sequence[tuple[float | None, float | None]], criteria: SteadyCriteria) -> Finding:
     """Total variation distances (prediction, null) of the cells."""
+    if not cells:
+        return Finding("occupancy", NOT_JUDGED, NO_CELL)
     known = [(d, null) for d, null in cells if d is not None and null is not None]
     if not known or len(known) < len(cells):
         text = f"decode steps are observed in {len(known)} of {len(cells)} cells; all are needed"
@@ -317,11 +340,12 @@ def _cell(
         cost=None if is_base else _paired(observed, base[1], criteria),
         occupancy_distance=None if mine is None or seen is None else occupancy_distance(mine, seen),
         null_distance=None if seen is None else occupancy_distance(uniform, seen),
+        extrapolated=merge_notes([text for row in (*observed, *base[1]) for text in row.extrapolated]),
     )
 
 
 def _pair(n: int, x: str, y: str, x_rows: _Rows, y_rows: _Rows, criteria: SteadyCriteria) -> Pair:
-    return Pair(n, x, y, _paired(x_rows[1], y_rows[1], criteria), _pooled_ratio(x_rows[0], y_rows[0]))
+    return Pair(n, x, y, _paired(x_rows[1], y_rows[1], criteria), _pooled_ratio(x_rows[0], y_rows[0]), len(x_rows[1]))
 
 
 def _rate(rows: Sequence[Outcome]) -> float | None:

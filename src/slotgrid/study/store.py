@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,29 +63,53 @@ def json_bytes(value: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, *, keep: bool = False) -> Iterator[Path]:
-    """Give a folder beside ``path`` to fill; on success it becomes ``path``, which must not exist.
+def new_folder(path: Path, *, keep: bool = False, announce: Callable[[Path], object] | None = None) -> Iterator[Path]:
+    """Give a folder beside ``path`` to fill; on success it becomes ``path``, where nothing but an empty one may be.
 
     What a killed command left there is removed first, or with ``keep`` given again; an error removes it likewise.
-    Raises InputError when ``path`` is there or cannot be written.
+    announce: called with the folder when it is complete and on the disk, just before it takes its place; from then on
+    it is not removed. Raises InputError when ``path`` is there or cannot be written.
     """
-    partial = path.with_name(f".{path.name}{_PARTIAL}")
-    if path.exists():
+    partial = partial_of(path)
+    announced = False
+    if is_taken(path):
         raise InputError(f"{path}: already there; it is never overwritten")
     try:
         if not keep and partial.exists():
             shutil.rmtree(partial)
+        made = [folder for folder in (partial, *partial.parents) if not folder.exists()]
         partial.mkdir(parents=True, exist_ok=True)
+        for folder in made:
+            sync(folder.parent)
         yield partial
         _sync(partial)
-        os.rename(partial, path)
+        if announce is not None:
+            announced = True
+            announce(partial)
+        put_in_place(partial, path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise InputError(f"{path}: already there; it is never overwritten") from None
         raise InputError(f"{error.filename or path}: cannot write: {error.strerror or error}") from None
     finally:
-        if not keep:
+        if not keep and not announced:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def partial_of(path: Path) -> Path:
+    """The hidden folder beside ``path`` that is filled before it takes its place."""
+    return path.with_name(f".{path.name}{_PARTIAL}")
+
+
+def is_taken(path: Path) -> bool:
+    """Whether something is there. An empty folder, as a crash may leave it, is nothing."""
+    return path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None)
+
+
+def put_in_place(partial: Path, path: Path) -> None:
+    """Rename a complete folder; it has its place on the disk too when this returns."""
+    os.rename(partial, path)
+    sync(path.parent)
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -108,11 +132,16 @@ def read_object(path: Path, format_name: str) -> dict[str, Any]:
 
 
 def _sync(folder: Path) -> None:
-    """Bring every file to the disk, so that a crash after the rename finds them whole."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+    """Bring every file and name to the disk, so that a crash after the rename finds them whole."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_file() or path.is_dir():
+            sync(path)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

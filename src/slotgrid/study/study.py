@@ -8,6 +8,8 @@ from pathlib import Path
 
 from slotgrid.errors import InputError
 from slotgrid.study import manifest
+from slotgrid.study.audit import audit
+from slotgrid.study.log import Log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.settings import PlanSet
 
@@ -18,6 +20,7 @@ class Study:
 
     folder: Path
     entries: tuple[Entry, ...]
+    log: Log
 
     @property
     def title(self) -> str:
@@ -52,13 +55,17 @@ class Study:
 
 
 def open_study(folder: str | Path) -> Study:
-    """Open and verify. Raises InputError naming the first file that is not as it was registered."""
+    """Open and verify: what was registered, the log, and every run and verdict the log names.
+
+    Raises InputError naming the first file that is gone, not as it was, or not in the log.
+    """
     path = Path(folder)
     entries = manifest.load_entries(path)
+    log = audit(path)
     if not entries:
         raise InputError(f"{path}: nothing is registered; slotgrid study register {path} does it")
     manifest.check_current(path, entries)
-    return Study(path, tuple(entries))
+    return Study(path, tuple(entries), log)
 
 
 def check_code(entry: Entry, reason: str | None) -> dict[str, object] | None:

@@ -34,8 +34,8 @@ buckets = [1, 2, 4, 8]               # slots and max_running default to the top 
 [[arm]]
 name = "tuned"
 buckets = [1, 4, 6, 8, 10, 16]
-# runs = "simulated"                 # stand-in runs from the simulator instead of hardware; never called measured
-# [arm.simulated]                    # how they differ: rules, release, padding, clock, turnaround, scatter_seed
+# runs = "simulated"                 # in every arm or in none: stand-in runs from the simulator instead of hardware,
+# [arm.simulated]                    # never called measured; rules, release, padding, clock, turnaround, scatter_seed
 # rules = "paper"
 
 [[plans]]                            # one data set, judged once
@@ -45,7 +45,8 @@ sessions = [6, 8]                    # confirmatory N: concurrent clients that a
 exploratory = [10]                   # N that get errors and no decision
 seeds = [20262000]                   # must be new: no seed of any search
 blocks = [0, 1, 2]                   # replicates: one plan per seed and block
-# load = "steady"                    # judge device time per turn in a window ([steady_criteria]) instead of whole runs
+# load = "steady"                    # judge device time per turn in a window ([steady_criteria]) instead of whole runs;
+#                                    # needs at least five replicates (seeds x blocks)
 # window = "120s"
 
 [criteria]                           # whole runs, in this order
@@ -62,9 +63,11 @@ equal_band = [0.98, 1.02]            # 3. same side of 1, or both in this band
 # arms = "arms.toml"                 # how servers of the arms are started (slotgrid measure); its plans are not used
 # order_seed = 0                     # of the order of the arms
 
-[search]                             # what the configurations were chosen with: none of it may be used again
-# seeds = [1, 2, 3]
-# folders = ["../slotgrid-search"]   # output of slotgrid search
+[search]                             # what the configurations were chosen with: none of it may be used again.
+# TO CHOOSE: seeds, folders or both; or none = true. Without it, register refuses.
+# seeds = [1, 2, 3]                  # seeds of the searches
+# folders = ["../slotgrid-search"]   # outputs of slotgrid search, relative to this directory
+# none = true                        # no search chose the configurations
 """
 
 

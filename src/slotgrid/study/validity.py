@@ -13,6 +13,8 @@ from slotgrid.study.settings import SIMULATED, STEADY, Arm, PlanSet
 if TYPE_CHECKING:
     import polars as pl
 
+Planned = dict[tuple[int, int], tuple[int, int]]
+_NO_STEPS = "decode steps are not observed (channel A needs them)"
 # where a configuration was pieced together from what ran, buckets that never ran are not in it
 _SEEN_ONLY = "the log"
 # part of the tokens by which the steps of a run that was cut off by its window may differ from its requests
@@ -21,24 +23,50 @@ PARTIAL = 0.01
 
 def invalid_reasons(run: Run, plan: InputPlan, arm: Arm, plans: PlanSet) -> list[str]:
     """Why the run may not stand for this arm on this plan; empty when it may."""
-    reasons = []
-    stated = run.details.get("valid")
-    if stated is False:
-        told = run.details.get("invalid_reasons") or run.details.get("reasons") or ["no reason is given"]
-        reasons += [f"marked invalid: {text}" for text in ([told] if isinstance(told, str) else told)]
+    reasons = _marked(run)
     if plans.load != STEADY and run.requests.height != plan.turn_count:
         reasons.append(f"{run.requests.height} of {plan.turn_count} requests have a result")
     if run.config is not None and not _fits(run, arm):
         reasons.append(f"configuration {run.config.label}, the arm has {arm.config.label}")
-    for name, what in (("computed_tokens", "cached tokens are not observable"), ("finish_s", "no finish time")):
-        missing = run.requests[name].null_count()
-        if missing and plans.load != STEADY:
-            reasons.append(f"{missing} requests: {what}")
+    if plans.load != STEADY:
+        reasons += _unobserved(run)
     if run.histogram is None:
-        reasons.append("decode steps are not observed (channel A needs them)")
+        reasons.append(_NO_STEPS)
     if reasons:
         return reasons
-    return _other_times(run.requests) or _other_requests(run, plan, plans)
+    in_flight = len(plan.clients) if plans.load == STEADY else None
+    return _other_times(run.requests) or _other_requests(run, (planned_tokens(plan), "the plan"), in_flight)
+
+
+def repeat_reasons(run: Run, planned: tuple[Planned, str] | None) -> list[str]:
+    """Why a whole run may not count as an untreated repeat, without a study; empty when it may.
+
+    planned: tokens of every request and who says so (the plan, or another run of it); None leaves that out.
+    """
+    reasons = _marked(run) + _unobserved(run)
+    if run.histogram is None:
+        reasons.append(_NO_STEPS)
+    if planned is not None and run.requests.height != len(planned[0]):
+        reasons.append(f"{run.requests.height} requests have a result, {planned[1]} has {len(planned[0])}")
+    return reasons or _other_times(run.requests) or _other_requests(run, planned, None)
+
+
+def _marked(run: Run) -> list[str]:
+    """What the replay that made the run found wrong with it."""
+    if run.details.get("valid") is not False:
+        return []
+    told = run.details.get("invalid_reasons") or run.details.get("reasons") or ["no reason is given"]
+    return [f"marked invalid: {text}" for text in ([told] if isinstance(told, str) else told)]
+
+
+def _unobserved(run: Run) -> list[str]:
+    """What every request of a whole run must have."""
+    found = []
+    for name, what in (("computed_tokens", "cached tokens are not observable"), ("finish_s", "no finish time")):
+        missing = run.requests[name].null_count()
+        if missing:
+            found.append(f"{missing} requests: {what}")
+    return found
 
 
 def _other_times(rows: pl.DataFrame) -> list[str]:
@@ -56,9 +84,12 @@ def _other_times(rows: pl.DataFrame) -> list[str]:
     return []
 
 
-def _other_requests(run: Run, plan: InputPlan, plans: PlanSet) -> list[str]:
-    """The first request that is not the plan's, and steps that do not make its tokens."""
-    planned = planned_tokens(plan)
+def _other_requests(run: Run, planned: tuple[Planned, str] | None, in_flight: int | None) -> list[str]:
+    """The first request that is not a planned one, and steps that do not make the tokens of the requests.
+
+    in_flight: requests that may have been open when the run was cut off by its window; None for a whole run.
+    """
+    told, whose = planned or (None, "")
     names = ("session", "turn", "prompt_tokens", "output_tokens", "finish_s")
     seen: set[tuple[int, int]] = set()
     made = 0
@@ -66,28 +97,39 @@ def _other_requests(run: Run, plan: InputPlan, plans: PlanSet) -> list[str]:
         if session is None or turn is None:
             return [f"request row {i}: session and turn are not known"]
         key, place = (session, turn), f"request row {i} (session {session}, turn {turn})"
-        if key not in planned:
-            return [f"{place}: is not in the plan"]
+        if told is not None and key not in told:
+            return [f"{place}: is not in {whose}"]
         if key in seen:
             return [f"{place}: is there twice"]
         seen.add(key)
-        open_end = plans.load == STEADY and finish is None
-        for name, value, told in zip(names[2:4], (prompt, output), planned[key], strict=True):
-            if value != told and not open_end:
-                return [f"{place}: {name} is {value}, the plan has {told}"]
-        made += 0 if open_end else output - 1
+        if in_flight is not None and finish is None:
+            continue
+        wanted = (prompt, output) if told is None else told[key]
+        for name, value, want in zip(names[2:4], (prompt, output), wanted, strict=True):
+            if value != want:
+                return [f"{place}: {name} is {value}, {whose} has {want}"]
+        if prompt is None or output is None:
+            return [f"{place}: its tokens are not known"]
+        made += output - 1
     assert run.histogram is not None
     stepped = int((run.histogram["running"] * run.histogram["steps"]).sum())
-    if plans.load != STEADY:
+    if in_flight is None:
         return [] if stepped == made else [f"decode steps make {stepped:,} tokens, the requests need {made:,}"]
     # when the window ended, every client may have had one request in flight
-    most = made + len(plan.clients) * max(output for _, output in planned.values())
+    assert told is not None
+    most = made + in_flight * max(output for _, output in told.values())
     if not (1 - PARTIAL) * made <= stepped <= (1 + PARTIAL) * most:
         return [f"decode steps make {stepped:,} tokens, the requests need {made:,} to {most:,}"]
     return []
 
 
-def planned_tokens(plan: InputPlan) -> dict[tuple[int, int], tuple[int, int]]:
+def ran_tokens(run: Run) -> Planned:
+    """(prompt, output) tokens of every (session, turn) of a run."""
+    names = ("session", "turn", "prompt_tokens", "output_tokens")
+    return {(s, t): (prompt, output) for s, t, prompt, output in run.requests.select(names).iter_rows()}
+
+
+def planned_tokens(plan: InputPlan) -> Planned:
     """(prompt, output) tokens of every (session, turn) of a plan."""
     found = {}
     for s, (_, session) in enumerate(plan.sessions()):

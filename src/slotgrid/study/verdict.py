@@ -11,8 +11,10 @@ from typing import Any
 
 from slotgrid import files
 from slotgrid.errors import InputError
-from slotgrid.study import store
+from slotgrid.study import log, store
+from slotgrid.study.audit import VERDICT_FILE as FILE
 from slotgrid.study.decide import compare_all, mean_absolute_error
+from slotgrid.study.lock import working
 from slotgrid.study.manifest import Entry, sha256_of
 from slotgrid.study.observe import check_run
 from slotgrid.study.outcome import Outcome
@@ -23,7 +25,7 @@ from slotgrid.study.study import Study, check_code, open_study
 from slotgrid.study.validity import check_started
 
 FORMAT = "slotgrid-verdict/1"
-FOLDER, FILE, VOUCHER = "verdicts", "verdict.json", "verdict.sha256"
+FOLDER, VOUCHER = "verdicts", "verdict.sha256"
 _NAMED = 3
 
 
@@ -42,18 +44,21 @@ def verdict(
     now: Callable[[], str],
     plan_set: str | None = None,
     other_code: str | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> StoredVerdict:
     """Judge a data set, or give the verdict it has. A verdict is never replaced.
 
     Raises InputError when a run is missing, changed, of another plan or another study, or lacks a channel, and when the
-    arms of a set are partly simulated.
+    arms of a set are partly simulated; RunError when another command is at work on the study.
     """
-    study = open_study(folder)
+    with working(Path(folder), now=now, note=note):
+        return _verdict(open_study(folder), now, plan_set, other_code)
+
+
+def _verdict(study: Study, now: Callable[[], str], plan_set: str | None, other_code: str | None) -> StoredVerdict:
     entry, plans = study.choose(plan_set)
     stored = load_verdict(study, entry, plans)
     if stored is not None:
-        for record in set_records(study, entry, plans):
-            record.verify()
         return stored
     code = check_code(entry, other_code)
     records = complete_records(study, entry, plans)
@@ -69,6 +74,7 @@ def verdict(
         "code": code,
         "source": records[0].source,
         "baseline": entry.settings.baseline.name,
+        "log": study.log.summary(),
         "runs": {_run_name(record): record.sha256 for record in records},
         "data_sha256": data_sha256(records),
         "observations": [row.to_dict() for row in observed],
@@ -76,9 +82,23 @@ def verdict(
     }
     path = path_of(study, plans)
     body = store.json_bytes(data)
-    with store.new_folder(path.parent) as partial:
+    sha256 = hashlib.sha256(body).hexdigest()
+
+    def announce(_: Path) -> None:
+        log.append(
+            study.folder,
+            log.VERDICT,
+            data["decided_at"],
+            place=path.parent.relative_to(study.folder).as_posix(),
+            set=plans.name,
+            other_code=None if code is None else code["reason"],
+            data_sha256=data["data_sha256"],
+            file_sha256=sha256,
+        )
+
+    with store.new_folder(path.parent, announce=announce) as partial:
         store.write_new(partial / FILE, body)
-        store.write_new(partial / VOUCHER, f"{hashlib.sha256(body).hexdigest()}  {FILE}\n".encode())
+        store.write_new(partial / VOUCHER, f"{sha256}  {FILE}\n".encode())
     # as it will be read: no tuples, keys as text
     return StoredVerdict(path, json.loads(body), True)
 

@@ -61,6 +61,24 @@ def test_robust_lines_pass_through_outliers(seed: int, count: int) -> None:
     assert [p.value for p in line.parameters] == pytest.approx([3, 2], rel=0.1)
 
 
+def test_scatter_does_not_pull_a_line_down() -> None:
+    """300 fits of buckets whose replays scatter by 20 %: right on average, and the intervals hold what they say."""
+    import numpy as np
+
+    draw = random.Random(1)
+    true = np.array([9e-3, 10e-3, 12e-3, 18e-3])
+    bucket = np.array([0, 1, 2, 2, 3, 3, 3, 3] * 4)
+    columns = np.eye(4)[bucket]
+    off, held = [], 0
+    for _ in range(300):
+        line = linear_fit(columns, np.array([true[b] * max(0.3, draw.gauss(1, 0.2)) for b in bucket]))
+        assert not isinstance(line, Refusal)
+        off.append([p.value / t - 1 for p, t in zip(line.parameters, true, strict=True)])
+        held += sum(p.low <= t <= p.high for p, t in zip(line.parameters, true, strict=True))
+    assert np.abs(np.mean(off, 0)).max() < 0.015
+    assert held / 1200 > 0.88
+
+
 def test_what_is_taken_off_the_constant_widens_its_interval() -> None:
     left = less(Estimate(0.010, 0.008, 0.013, 5), Estimate(0.004, 0.003, 0.006, 3))
     assert (left.value, left.low, left.high, left.samples) == pytest.approx((0.006, 0.002, 0.010, 5))

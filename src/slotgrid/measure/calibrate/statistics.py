@@ -122,33 +122,37 @@ class Line:
 def linear_fit(columns: Floats, values: Floats) -> Line | Refusal:
     """Least squares of relative residuals, where single replays that a busy moment hit count less (Huber weights).
 
-    columns: float64[N, P]. values: float64[N], all positive. Refuses when a column is a combination of the others, or
-    when there are no more values than columns.
+    columns: float64[N, P]. values: float64[N], all positive. Residuals are relative to the fitted values: relative to
+    the measured ones, slow replays would count less than fast ones and everything would come out too low (by twice the
+    squared spread). Refuses when a column is a combination of the others, or when there are not more values than
+    columns.
     """
     count, width = columns.shape
     if count <= width:
         return Refusal(f"{count} measurements for {width} unknowns", count, None)
-    weight = 1.0 / values
-    scaled = columns * weight[:, None]
     # columns differ by many orders of magnitude
-    size = np.sqrt((scaled**2).sum(0))
+    size = np.sqrt(((columns / values[:, None]) ** 2).sum(0))
     if np.any(size == 0):
         return Refusal("a term was never varied", count, None)
-    scaled = scaled / size
-    if np.linalg.matrix_rank(scaled) < width:
+    if np.linalg.matrix_rank(columns / values[:, None] / size) < width:
         return Refusal("the terms were not varied apart from each other", count, None)
+    scaled = columns / size
     trust = np.ones(count)
+    fitted = values
     for _ in range(_ROUNDS):
-        root = np.sqrt(trust)
-        found, *_ = np.linalg.lstsq(scaled * root[:, None], root, rcond=None)
-        residual = 1.0 - scaled @ found
+        weight = np.sqrt(trust) / fitted
+        found, *_ = np.linalg.lstsq(scaled * weight[:, None], values * weight, rcond=None)
+        # a fit may cross zero on its way; no measurement is worth more than ten times its share
+        fitted = np.maximum(scaled @ found, values / 10)
+        residual = (values - scaled @ found) / fitted
         usual = _TO_SIGMA * float(np.median(np.abs(residual)))
         if usual <= _EXACT:
             break
         trust = np.minimum(1.0, _HUBER * usual / np.maximum(np.abs(residual), _EXACT))
     degrees = count - width
     spread = float((trust * residual) @ residual) / degrees
-    covariance = np.linalg.inv((scaled * trust[:, None]).T @ scaled) * spread
+    relative = scaled / fitted[:, None]
+    covariance = np.linalg.inv((relative * trust[:, None]).T @ relative) * spread
     half = t_factor(degrees) * np.sqrt(np.diag(covariance))
     parameters = tuple(
         Estimate(float(v / s), float((v - h) / s), float((v + h) / s), count)
