@@ -87,7 +87,8 @@ def test_a_pool_of_blocks_is_no_number_of_slots(tmp_path: Path) -> None:
     said = {finding.name: finding.value for finding in findings(by_tokens, asked, "")}
     # blocks of 32: two of the prefix and one of each of the four others
     assert said["slots"] == (
-        "none, a pool of blocks for about 192 tokens: a prefix survives 4 other requests of 24 tokens and is lost after 5"
+        "none, a pool of blocks for about 192 tokens: "
+        "a prefix survives 4 other requests of 24 tokens and is lost after 5"
     )
     assert said["a request that hits"] == "stays in the blocks it found"
     assert configuration(by_tokens, None) is None

@@ -114,7 +114,9 @@ def calibrate(
         profile = profile_from_toml(text.encode(), str(path))
         files.write_text(path, text)
         bench.finish()
-    return Calibration(found, made, tuple(gaps), profile, configuration(found, config), folder, bench.kept, bench.measured)
+    return Calibration(
+        found, made, tuple(gaps), profile, configuration(found, config), folder, bench.kept, bench.measured
+    )
 
 
 def require_profile(result: Calibration, output: str | Path) -> StackProfile:

@@ -123,7 +123,9 @@ def _stall(stall: Stall, fit: PrefillFit | Refusal, add: Add) -> None:
     else:
         words = {
             True: "exclusive: every stream stops for the whole prefill, in one piece",
-            False: "mixed into decode steps: streams slow down over several steps",
+            False: "mixed into decode steps: streams slow down over several steps"
+            if stall.pieces
+            else "mixed into one decode step: streams get their tokens that late, together with the prompt's first",
         }
         add("prefill beside streams", words[stall.exclusive], stall.samples, f"{beside}, up to {longest} tokens")
     for q, lost in stall.lost.items():
