@@ -98,6 +98,10 @@ def test_nothing_is_taken_off_a_constant_that_is_shorter_than_the_doubt(half_s: 
     assert (found is not None) is taken
     if found is not None:
         assert (found.value, found.low, found.high) == pytest.approx((0.001, 0.001 - half_s, 0.001 + half_s))
+    # mixed into one step it stops the streams as long; in several pieces, or where that is open, nothing is known of it
+    assert overhead(alone, replace(beside, exclusive=False)) == found
+    assert overhead(alone, replace(beside, exclusive=False, pieces=True)) is None
+    assert overhead(alone, replace(beside, exclusive=None)) is None
 
 
 # --- decode ------------------------------------------------------------------------------------------------
