@@ -69,10 +69,12 @@ class ServingConfig:
         return text
 
     def to_dict(self) -> dict[str, Any]:
+        """The three settings as JSON values."""
         return {"buckets": list(self.buckets), "slots": self.slots, "max_running": self.max_running}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ServingConfig:
+        """From :meth:`to_dict` or an event log. Raises InputError as the constructor does."""
         return cls(data["buckets"], slots=data.get("slots"), max_running=data.get("max_running"))
 
     @classmethod

@@ -113,10 +113,12 @@ class InputPlan:
 
     @property
     def session_count(self) -> int:
+        """Sessions of all clients."""
         return sum(len(client.sessions) for client in self.clients)
 
     @property
     def turn_count(self) -> int:
+        """Turns of all sessions; each is one request."""
         return sum(len(session.turns) for _, session in self.sessions())
 
     @property
@@ -128,6 +130,7 @@ class InputPlan:
 
     @property
     def total_wait_s(self) -> float:
+        """Tool waits of all turns, seconds."""
         return sum(turn.tool_wait_s for _, session in self.sessions() for turn in session.turns)
 
     @property
@@ -154,6 +157,7 @@ class InputPlan:
 
     @property
     def has_arrivals(self) -> bool:
+        """Whether arrivals are fixed in the plan (open loop), not a consequence of answers."""
         return self.clients[0].sessions[0].turns[0].arrival_s is not None
 
     def check_context(self, limit_tokens: int, limit_name: str) -> None:

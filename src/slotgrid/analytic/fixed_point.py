@@ -46,6 +46,7 @@ class Prediction:
 
     @property
     def cycle_s(self) -> float:
+        """Seconds from one return of a client to its next."""
         return self.clients / self.occupancy.throughput
 
     @property

@@ -36,6 +36,7 @@ class BucketChange:
 
     @property
     def saved_s(self) -> float | None:
+        """Decode seconds that the other buckets save; None where a price is missing."""
         if self.decode_before_s is None or self.decode_after_s is None:
             return None
         return self.decode_before_s - self.decode_after_s

@@ -24,6 +24,7 @@ class Comparison:
     note: str
 
     def to_dict(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
         a = self.agreement
         return {
             "values": {name: list(pair) for name, pair in self.values.items()},

@@ -34,6 +34,7 @@ class ChannelA:
 
     @property
     def total_s(self) -> float | None:
+        """Seconds of decode and prefill; None where one is not known."""
         return None if self.decode_s is None or self.prefill_s is None else self.decode_s + self.prefill_s
 
 
@@ -47,10 +48,12 @@ class Agreement:
 
     @property
     def difference(self) -> float:
+        """Between the ratios of the two channels."""
         return abs(self.ratio_a - self.ratio_b)
 
     @property
     def agree(self) -> bool:
+        """Whether the channels differ by no more than the tolerance."""
         return self.difference <= self.tau
 
 

@@ -29,6 +29,7 @@ class Alignment:
 
     @property
     def utilization(self) -> float | None:
+        """Running rows over computed rows; None without a decode step."""
         return None if self.bucket_sum == 0 else self.running_sum / self.bucket_sum
 
 
@@ -45,6 +46,7 @@ class PaddingChange:
 
     @property
     def removed(self) -> int:
+        """Padded rows that the other buckets take away."""
         return self.padded_before - self.padded_after
 
 

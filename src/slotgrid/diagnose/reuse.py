@@ -58,6 +58,7 @@ class Returns:
 
     @property
     def observable(self) -> bool:
+        """Whether every request says its cached tokens."""
         return bool((self.cached_tokens >= 0).all())
 
 

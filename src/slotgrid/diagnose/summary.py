@@ -30,6 +30,7 @@ class Sentence:
     numbers: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
+        """The finding as JSON values."""
         return {"topic": self.topic, "text": self.text, "rule": self.rule, "numbers": dict(self.numbers)}
 
 

@@ -41,6 +41,7 @@ class Survival:
     agreement: float | None
 
     def kept_at(self, slots: int) -> int | None:
+        """Reuses left with so many slots; None where it was not replayed."""
         return dict(zip(self.slots, self.kept, strict=True)).get(slots)
 
     @property

@@ -32,6 +32,7 @@ class Jobs:
         return len(self.plan)
 
     def part(self, start: int, stop: int) -> Jobs:
+        """The jobs from ``start`` to ``stop``."""
         return Jobs(
             self.plan[start:stop],
             self.table[start:stop],

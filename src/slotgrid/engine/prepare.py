@@ -50,10 +50,12 @@ class FlatPlan:
 
     @property
     def requests(self) -> int:
+        """How many requests the plan has."""
         return len(self.session)
 
     @property
     def clients(self) -> int:
+        """How many clients the plan has."""
         return len(self.first_requests)
 
 
@@ -200,6 +202,7 @@ class PlanBatch:
 
     @property
     def plans(self) -> int:
+        """How many plans are packed here."""
         return len(self.request_offset) - 1
 
     def arrays(self) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from slotgrid import files
 from slotgrid._version import __version__
 from slotgrid.errors import InputError, RunError
 from slotgrid.measure.clients import Clients, Status
+from slotgrid.measure.garbage import only_new_garbage
 from slotgrid.measure.http import Endpoint, get_text
 from slotgrid.measure.interrupts import ENDING
 from slotgrid.measure.journal import Journal
@@ -133,7 +134,8 @@ async def _replay(
                 ticking = asyncio.ensure_future(loop_clock.run())
                 looking = asyncio.ensure_future(_look(clients, progress, watch))
                 try:
-                    await clients.run()
+                    with only_new_garbage():
+                        await clients.run()
                 finally:
                     for task in (ticking, looking):
                         task.cancel()

@@ -25,9 +25,11 @@ class Finding:
 
     @property
     def decided(self) -> bool:
+        """Whether there is an answer."""
         return bool(self.value)
 
     def to_dict(self) -> dict[str, Any]:
+        """The finding as JSON values."""
         return asdict(self)
 
 

@@ -58,6 +58,7 @@ class Range:
     high: float
 
     def covers(self, value: float) -> bool:
+        """Whether a value lies within the range, its ends included."""
         return self.low <= value <= self.high
 
     def __str__(self) -> str:

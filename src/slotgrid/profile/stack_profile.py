@@ -76,11 +76,13 @@ class StackProfile:
         return replace(self, clock=costs, clock_text=text)
 
     def needed_compile(self) -> CompileModel:
+        """The compile cost model. Raises UnmeasuredError where the profile has none."""
         if self.compile is None:
             raise UnmeasuredError(f"profile {self.id}: compile cost is not measured; add [compile] or drop the budget")
         return self.compile
 
     def needed_memory(self) -> MemoryModel:
+        """The device memory model. Raises UnmeasuredError where the profile has none."""
         if self.memory is None:
             raise UnmeasuredError(f"profile {self.id}: device memory is not measured; add [memory] or drop the budget")
         return self.memory

@@ -80,6 +80,7 @@ class Run:
 
     @property
     def decode_steps(self) -> int | None:
+        """Decode steps of the run; None where steps were not observed."""
         return None if self.histogram is None else int(self.histogram["steps"].sum())
 
     @property
@@ -109,14 +110,17 @@ class Run:
 
     @property
     def cached_tokens(self) -> int | None:
+        """Prompt tokens found in the prefix cache, all requests; None where not observed."""
         return self._sum("cached_tokens")
 
     @property
     def computed_tokens(self) -> int | None:
+        """Prompt tokens computed, all requests; None where not observed."""
         return self._sum("computed_tokens")
 
     @property
     def prompt_tokens(self) -> int | None:
+        """Prompt tokens, all requests; None where not observed."""
         return self._sum("prompt_tokens")
 
     def evicted(self, cause: str | None) -> int | None:

@@ -43,6 +43,7 @@ class ListedSpace(SearchSpace):
         return iter(self.configs)
 
     def describe(self) -> str:
+        """One word for reports."""
         return "proposed"
 
 

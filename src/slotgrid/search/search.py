@@ -125,22 +125,27 @@ class SearchResult:
 
     @property
     def candidates(self) -> int:
+        """How many candidates were simulated."""
         return self.ledger.height
 
     @property
     def baseline(self) -> Candidate:
+        """The configuration that ratios are relative to."""
         return _candidate(self.baseline_row.row(0, named=True), self.sessions)
 
     @property
     def best(self) -> Candidate:
+        """The candidate with the lowest ratio."""
         return self.candidate(int(self.ledger["ratio"].arg_min() or 0))
 
     @property
     def near_ties(self) -> list[Candidate]:
+        """Candidates within ``near_tie`` of the best, the best included."""
         return [self.candidate(row) for row in near_tie_rows(self.ledger, self.near_tie)]
 
     @property
     def recommended(self) -> Candidate:
+        """The near-tie that costs least to compile (the rule is in :func:`recommend`)."""
         return self.candidate(recommend(self.ledger, self.near_tie))
 
     def top(self, count: int) -> list[Candidate]:

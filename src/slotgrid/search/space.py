@@ -73,6 +73,7 @@ class SearchSpace:
                         yield ServingConfig(buckets, slots=batch + extra)
 
     def describe(self) -> str:
+        """The space in one line for reports."""
         sizes = "any" if self.intermediate is None else ", ".join(map(str, self.intermediate))
         text = f"batch {', '.join(map(str, self.batch))}; at most {self.max_buckets} buckets; sizes between: {sizes}"
         if self.extra_slots != (0,):

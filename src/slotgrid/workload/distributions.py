@@ -36,9 +36,11 @@ class Fixed:
     value: float
 
     def draw(self, rng: random.Random) -> float:
+        """Always the value."""
         return self.value
 
     def describe(self) -> str:
+        """One line for reports."""
         return f"always {self.value:g}"
 
 
@@ -51,11 +53,13 @@ class Uniform:
     high: float
 
     def draw(self, rng: random.Random) -> float:
+        """A whole number where both ends are, else any number between them."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return rng.randint(self.low, self.high)
         return rng.uniform(self.low, self.high)
 
     def describe(self) -> str:
+        """One line for reports."""
         return f"uniform {self.low:g} to {self.high:g}"
 
 
@@ -70,11 +74,13 @@ class LogNormal:
     whole: bool
 
     def draw(self, rng: random.Random) -> float:
+        """One value, cut to the range."""
         sigma = math.log(self.p90 / self.median) / 1.2815515655446004
         value = min(max(rng.lognormvariate(math.log(self.median), sigma), self.low), self.high)
         return round(value) if self.whole else value
 
     def describe(self) -> str:
+        """One line for reports."""
         return f"log-normal, median {self.median:g}, p90 {self.p90:g}, within {self.low:g} to {self.high:g}"
 
 
@@ -86,9 +92,11 @@ class Choice:
     weights: tuple[float, ...]
 
     def draw(self, rng: random.Random) -> float:
+        """One of the values by its weight."""
         return rng.choices(self.values, self.weights)[0]
 
     def describe(self) -> str:
+        """One line for reports."""
         return f"one of {len(self.values)} values by weight"
 
 
@@ -100,9 +108,11 @@ class Empirical:
     source: str
 
     def draw(self, rng: random.Random) -> float:
+        """One of the values, each as likely."""
         return self.values[rng.randrange(len(self.values))]
 
     def describe(self) -> str:
+        """One line for reports."""
         return f"{len(self.values)} observed values from {self.source}"
 
 

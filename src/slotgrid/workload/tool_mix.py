@@ -113,6 +113,7 @@ class ToolMix:
         return {name: calls / self._cumulative[-1] for name, calls in shares.items()}
 
     def describe(self) -> str:
+        """One line for reports."""
         bands = ", ".join(f"{name} {share:.1%}" for name, share in self.band_shares.items())
         return (
             f"{len(self.tools)} tools of {self.source}, cut at {self.cap_s:g} s "

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from statistics import mean, median
 
@@ -150,12 +151,15 @@ def check_a_profile(
     assert found["eviction order"] == "fifo by allocation"
     profile = require_profile(result, "p.toml")
     step_s = profile.price.decode.step_s(config)
-    counts = range(1, config.max_running + 1)
+    ratio = {
+        bucket: median(seconds / step_s[n] for n in counts for seconds in logged["decode", n])
+        for bucket, counts in groupby(range(1, config.max_running + 1), config.bucket_for)
+    }
     predicted = sg.simulate(profile, config, plan(0))
     print(f"reused: predicted {predicted.reused}, measured {reused}; device: {predicted.device_time_s:.3f}, {device_s}")
-    print("steps:", ", ".join(f"{step_s[n] / median(logged['decode', n]) - 1:+.1%}" for n in counts))
-    for n in counts:
-        assert step_s[n] == pytest.approx(median(logged["decode", n]), rel=0.10), n
+    print("steps:", ", ".join(f"{1 / found - 1:+.1%}" for found in ratio.values()))
+    assert list(ratio) == list(config.buckets)
+    assert ratio == pytest.approx(dict.fromkeys(config.buckets, 1.0), rel=0.10)
     for tokens in prefills:
         seconds = float(profile.price.prefill.seconds(tokens))
         assert seconds == pytest.approx(median(logged["prefill", tokens]), rel=0.10), tokens

@@ -19,6 +19,7 @@ NAME = "guidellm report"
 
 
 def is_report(data: Mapping[str, Any]) -> bool:
+    """Whether parsed JSON looks like a guidellm report."""
     return isinstance(data.get("benchmarks"), list)
 
 

@@ -42,6 +42,7 @@ class Names:
         return len(self._ends)
 
     def raw(self, index: int) -> bytes | None:
+        """The bytes of a name; None where it was absent."""
         if index in self._absent:
             return None
         begin = self._ends[index - 1] if index else 0
@@ -56,6 +57,7 @@ class Names:
 
     @property
     def any_present(self) -> bool:
+        """Whether any name was there."""
         return len(self._absent) < len(self._ends)
 
     def hashes(self) -> Ints:

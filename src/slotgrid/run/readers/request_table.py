@@ -87,6 +87,7 @@ def requests_of_log(scan: LogScan | None, logged: LogTables | None) -> pl.DataFr
 
 
 def lookups_readable(scan: LogScan) -> bool:
+    """Whether the log's prefix lookups were there and could all be read."""
     return scan.pfx_lines > 0 and not any("CACHE" in tag or "ALLOC" in tag for tag in scan.unread)
 
 

@@ -68,6 +68,7 @@ class Fields:
         return self._data.get(key)
 
     def whole(self, key: str, *, needed: bool = True, nullable: bool = False, least: int = 0) -> int | None:
+        """A whole number of at least ``least``. Raises InputError naming row and key."""
         value = self._data.get(key)
         if type(value) is int and value >= least:  # nearly always
             return value
@@ -81,6 +82,7 @@ class Fields:
         return value
 
     def seconds(self, key: str, *, needed: bool = True, nullable: bool = False) -> float | None:
+        """A finite time in seconds. Raises InputError naming row and key."""
         value = self._data.get(key)
         if type(value) is float and value - value == 0:  # nearly always; not for NaN and infinities
             return value
@@ -92,6 +94,7 @@ class Fields:
         return float(value)
 
     def text(self, key: str, *, needed: bool = True, nullable: bool = False) -> str | None:
+        """A text that is not empty. Raises InputError naming row and key."""
         value = self._data.get(key)
         if type(value) is str and value:  # nearly always
             return value

@@ -30,6 +30,7 @@ class Meter:
         self._progress = progress
 
     def add(self, count: int) -> None:
+        """Count bytes that were read, and tell the progress."""
         self.done += count
         if self._progress is not None:
             self._progress(min(self.done, self.total), self.total)

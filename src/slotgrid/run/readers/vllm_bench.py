@@ -20,6 +20,7 @@ NAME = "vllm bench serve result"
 
 
 def is_result(data: Mapping[str, Any]) -> bool:
+    """Whether parsed JSON looks like a result of ``vllm bench serve``."""
     return "request_throughput" in data and "total_input_tokens" in data
 
 

@@ -56,6 +56,7 @@ class Artifact:
 
     @property
     def extra_slots(self) -> int:
+        """KV slots beyond the running limit."""
         return max(0, self.config.slots - self.config.max_running)
 
     @property

@@ -26,10 +26,12 @@ class Command:
 
     @property
     def text(self) -> str:
+        """The command as typed in a shell."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*settings, shlex.join(self.words)])
 
     def to_dict(self) -> dict[str, object]:
+        """The command as JSON values."""
         return {"purpose": self.purpose, "environment": dict(self.environment), "words": list(self.words)}
 
 

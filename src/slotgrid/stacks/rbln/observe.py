@@ -71,6 +71,7 @@ class Observer:
         self._lines.append(f'{{"t_ns":{_now() if t_ns is None else t_ns},"pid":{self._pid},"event":{rest}}}\n')
 
     def begin_step(self, kind: str, running: int | None, bucket: int | None, request: str | None = None) -> None:
+        """Write the start of a step."""
         self.step_open = True
         rest = f'"step_start","step":{self.step},"kind":"{kind}"'
         if running is not None:
@@ -82,6 +83,7 @@ class Observer:
         self.write(rest, self.entered_ns or None)
 
     def end_step(self) -> None:
+        """Write the end of the step that is open, if one is."""
         if self.step_open:
             self.step_open = False
             self.write(f'"step_end","step":{self.step}')

@@ -43,6 +43,7 @@ class PatchStatus:
     backup: str | None
 
     def to_dict(self) -> dict[str, Any]:
+        """The change as JSON values."""
         return {
             "file": self.file,
             "sha256": self.sha256,
