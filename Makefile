@@ -64,11 +64,13 @@ $(VENV)/.stack: $(wildcard requirements/stack/*.txt) $(VENV)/.dev
 	$(BIN)/python -m tests.stacks.wheels
 	touch $@
 
-# Not in CI: the whole real scheduler under a virtual clock, 50 plans, exact agreement (docs/rbln.md). Linux on x86-64.
+# Not in CI: the whole real scheduler under a virtual clock, 50 plans, exact agreement (docs/rbln.md); then replay and
+# calibrate against vLLM's own server with a paced device (docs/measure.md). Linux on x86-64.
 # vLLM's own pin is an older torch; only its Python code is used here, so --no-deps.
 STACK := .venv-stack
-test-stack: $(STACK)/.ready
+test-stack: $(STACK)/.ready $(VENV)/.runtime
 	PYTHONPATH=. $(STACK)/bin/python -m tests.stacks.full_scheduler
+	$(BIN)/python -m tests.stacks.replay_on_vllm --server-python $(STACK)/bin/python
 
 $(STACK)/.ready: requirements/test-stack.txt pyproject.toml
 	test -x $(STACK)/bin/python || $(PYTHON) -m venv $(STACK)

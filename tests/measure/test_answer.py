@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slotgrid.measure.answer import Answer, error_text
+
+VLLM = Path(__file__).parents[1] / "data" / "vllm_0.22.0"
 
 
 def stream(*values: object) -> bytes:
@@ -100,6 +103,28 @@ def test_errors_and_nonsense_in_a_stream_are_named() -> None:
     answer.feed(stream({"choices": 3, "usage": [], "id": 4}, {"choices": [7, {"text": 1, "token_ids": ["x"]}]}), 0.0)
     answer.close()
     assert (answer.error, answer.token_ids, answer.usage, answer.request_id) == (None, None, None, None)
+
+
+@given(st.lists(st.integers(0, 2000), max_size=8))
+def test_answers_as_vllm_sends_them(cuts: list[int]) -> None:
+    """Recorded (tests/data): the first piece holds the prompt's ids, too, a prompt that hit nothing has no details, and
+    an id above the vocabulary is refused inside the stream."""
+    read = {}
+    for name in ("miss", "hit", "refused"):
+        content = (VLLM / f"{name}.sse").read_bytes()
+        answer = read[name] = Answer()
+        for begin, end in pairwise([0, *sorted(cuts), len(content)]):
+            answer.feed(content[begin:end], float(begin))
+        assert answer.ended
+        answer.close()
+    for name, cached in (("miss", None), ("hit", 32)):
+        answer = read[name]
+        assert (answer.token_ids, answer.output_tokens, answer.finish_reason) == ([1940] * 6, 6, "length")
+        assert (answer.prompt_tokens, answer.cached_tokens, answer.error) == (40, cached, None)
+        assert (len(answer.token_times_s), answer.events, answer.model) == (6, 8, "stand-in")
+        assert (answer.request_id or "").startswith("cmpl-")
+    refused = read["refused"]
+    assert (refused.error, refused.token_times_s) == ("Token id 31999 is out of vocabulary", [])
 
 
 def test_an_error_page_becomes_one_short_line() -> None:

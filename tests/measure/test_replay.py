@@ -155,6 +155,39 @@ async def text_only(exchange: Exchange) -> None:
     await exchange.answer(ids=False, cached=None)
 
 
+def test_ids_that_are_refused_inside_the_stream_are_refused() -> None:
+    """vLLM 0.22 has sent its status 200 when it finds an id above the vocabulary."""
+
+    async def small_vocabulary(exchange: Exchange) -> None:
+        ids = exchange.body["prompt"]
+        if isinstance(ids, str) or max(ids) < 8000:
+            await exchange.answer()
+            return
+        await exchange.begin()
+        message = f"Token id {max(ids)} is out of vocabulary"
+        await exchange.event({"error": {"message": message, "type": "BadRequestError", "param": None, "code": 400}})
+        await exchange.event("[DONE]")
+        await exchange.send(b"0\r\n\r\n")
+
+    with serving(Stub(probe=small_vocabulary)) as stub:
+        traits = server_traits(stub.url)
+    assert (traits.tokens, traits.exact) == (TokenRange(1000, 8000), True)
+    assert [max(exchange.body["prompt"]) for exchange in stub.seen] == [31_999, 7_999]
+
+
+def test_an_engine_that_is_dead_is_named_before_the_run() -> None:
+    async def dead(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
+        await exchange.event("[DONE]")
+
+    with (
+        serving(Stub(probe=dead)) as stub,
+        pytest.raises(RunError, match="refuses a small completion: error in the stream: EngineCore"),
+    ):
+        server_traits(stub.url)
+
+
 def test_text_prompts_count_their_seam_and_unknown_reuse_stays_unknown(tmp_path: Path) -> None:
     with serving(Stub(behave=text_only, probe=text_only)) as stub:
         run = replay_over_http(plan=TWO_CLIENTS, base_url=stub.url, output=tmp_path / "run", options=QUICK)

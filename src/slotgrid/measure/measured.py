@@ -41,7 +41,10 @@ def measured_run(*, plan: InputPlan, clients: Clients, lag: ClientLag, details: 
         turnaround_s=turnaround_s(rows),
         plan_id=plan.plan_id,
         plan_sha256=plan.content_sha256,
-        notes=(*(f"this run is not valid: {reason}" for reason in reasons), *_warnings(clients, rows, lag)),
+        notes=(
+            *(f"this run is not valid: {reason}" for reason in reasons),
+            *_warnings(clients, rows, lag, details.get("misses_by_counters", 0)),
+        ),
         details={
             **details,
             "valid": not reasons,
@@ -93,7 +96,7 @@ def seam_tokens(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return len(differ), sum(differ)
 
 
-def _warnings(clients: Clients, rows: Sequence[Mapping[str, Any]], lag: ClientLag) -> list[str]:
+def _warnings(clients: Clients, rows: Sequence[Mapping[str, Any]], lag: ClientLag, settled: int) -> list[str]:
     found = lag.warnings()
     count, tokens = seam_tokens(rows)
     if not clients.traits.exact:
@@ -112,6 +115,10 @@ def _warnings(clients: Clients, rows: Sequence[Mapping[str, Any]], lag: ClientLa
         found.append(
             f"{unseen} of {len(rows)} answers do not say how much was cached; not observable is not zero "
             "(vLLM needs --enable-prompt-tokens-details, and 0.22.0 leaves a miss out)"
+        )
+    elif settled:
+        found.append(
+            f"{settled} of {len(rows)} answers do not say how much was cached; by the server's counters it was nothing"
         )
     return found
 

@@ -11,7 +11,7 @@ import datetime
 import platform
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from slotgrid.measure.interrupts import ENDING
 from slotgrid.measure.journal import Journal
 from slotgrid.measure.lag import LoopClock, client_lag
 from slotgrid.measure.measured import measured_run
+from slotgrid.measure.misses import settle_misses
 from slotgrid.measure.options import ReplayOptions, WindowRule
 from slotgrid.measure.traits import ServerTraits, find_traits
 from slotgrid.plan import InputPlan
@@ -142,6 +143,7 @@ async def _replay(
                 if progress is not None:
                     progress(clients.status())
                 await snapshot("metrics-after.prom")
+    settled = settle_misses(clients.rows, _counters([folder / name for name in metrics]))
     lag = client_lag(clients.late_s, loop_clock.delays_s, clients.spans_s, len(plan.clients))
     run = measured_run(
         plan=plan,
@@ -153,6 +155,7 @@ async def _replay(
             "started_at": started.isoformat(),
             "finished_at": datetime.datetime.now(datetime.UTC).isoformat(),
             "metrics_files": metrics,
+            "misses_by_counters": settled,
             "options": options.to_dict(),
             "client": {"slotgrid": __version__, "python": platform.python_version(), "host": platform.node()},
         },
@@ -162,6 +165,18 @@ async def _replay(
     except InputError as error:
         raise RunError("; ".join([*invalid_reasons(run), str(error)])) from None
     return run
+
+
+def _counters(snapshots: Sequence[Path]) -> dict[str, float]:
+    """What the server counted between two snapshots; nothing where there are not both or they cannot be read."""
+    from slotgrid.run.readers.metrics import read_metrics
+
+    if len(snapshots) < 2:
+        return {}
+    try:
+        return read_metrics(snapshots, None, lambda text: None)[0]
+    except InputError:
+        return {}
 
 
 async def _look(

@@ -80,9 +80,9 @@ async def find_traits(
         for tokens in _RANGES:
             ids = [tokens.low + 7 * i for i in range(1, 9)] + [tokens.high - 1]
             outcome = await _probe(session, endpoint, json.dumps(ids).encode(), name)
-            if outcome.status == 200:
+            if outcome.error is None:
                 break
-        if outcome.status == 200 and (outcome.answer.token_ids is not None or prompts == "ids"):
+        if outcome.error is None and (outcome.answer.token_ids is not None or prompts == "ids"):
             if outcome.answer.token_ids is None:
                 raise RunError(f"{endpoint.root}: does not return the token ids it generates; use --prompts text")
             return _traits(outcome, name, limit, tokens=tokens, words_per_token=1.0)
@@ -111,13 +111,14 @@ def _traits(
 
 
 async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint, prompt: bytes, model: str) -> Outcome:
-    """A request for one token; tried again while the server is busy or starting. 4xx is an answer, too."""
+    """A request for one token; tried again while the server is busy or starting. 4xx is an answer, too, and so is an
+    error instead of the first token: vLLM 0.22 checks token ids when it has sent its status already."""
     body = request_body(prompt, model=model, max_tokens=1, seed=0, return_ids=True)
     for attempt in range(_TRIES):
         outcome = await ask(session, endpoint, body, max_tokens=1)
         if outcome.status is not None and 400 <= outcome.status < 500 and outcome.status not in (401, 403, 404, 429):
             return outcome
-        if outcome.error is None:
+        if outcome.error is None or (outcome.answer.error is not None and not outcome.answer.token_times_s):
             return outcome
         # nobody listens there: asking again is for servers that are there
         if not outcome.again or outcome.kind == "no connection" or attempt == _TRIES - 1:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import slotgrid as sg
-from slotgrid.measure.calibrate.calibrate import Calibration, calibrate, require_profile
+from slotgrid.measure.calibrate.calibrate import Calibration, calibrate, configuration, require_profile
+from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Stated
 from slotgrid.measure.calibrate.session import Asked
+from slotgrid.measure.calibrate.slots import Slots
 from tests.measure.calibrate.fake import (
     Costs,
     FakeTarget,
@@ -73,6 +76,22 @@ def test_other_rules_are_told_apart(scheduler: Any, slots: str, hit: str, order:
     found = answers(run(target, tmp_path))
     assert found["slots"].startswith(slots)
     assert (found["a request that hits"], found["eviction order"]) == (hit, order)
+
+
+def test_a_pool_of_blocks_is_no_number_of_slots(tmp_path: Path) -> None:
+    asked = Asked(max_seq_len=512, most_streams=16, most_slots=32)
+    found = run(FakeTarget(SMALL, slots=5, scheduler=InPlaceLruScheduler), tmp_path, asked=asked).found
+    assert isinstance(found.slots, Slots)
+    assert configuration(found, None) == sg.ServingConfig((1, 2, 4), slots=5)
+    by_tokens = replace(found, slots=replace(found.slots, by_request=False))
+    said = {finding.name: finding.value for finding in findings(by_tokens, asked, "")}
+    # blocks of 32: two of the prefix and one of each of the four others
+    assert said["slots"] == (
+        "none, a pool of blocks for about 192 tokens: "
+        "a prefix survives 4 other requests of 24 tokens and is lost after 5"
+    )
+    assert said["a request that hits"] == "stays in the blocks it found"
+    assert configuration(by_tokens, None) is None
 
 
 def test_generated_tokens_that_stay(tmp_path: Path) -> None:

@@ -93,11 +93,15 @@ def test_nothing_is_taken_off_a_constant_that_is_shorter_than_the_doubt(half_s: 
         64, (), Estimate(0.03, 0.03, 0.03, 3), Estimate(0, 0, 0, 3), constant, (1, 99), 0.0, 0.0, 3
     )
     lost = Estimate(0.031, 0.031 - half_s, 0.031 + half_s, 3)
-    beside = stall.Stall({20: lost}, {}, True, "", Refusal("none"), 2, 3)
+    beside = stall.Stall({20: lost}, {}, True, False, "", Refusal("none"), 2, 3)
     found = overhead(alone, beside)
     assert (found is not None) is taken
     if found is not None:
         assert (found.value, found.low, found.high) == pytest.approx((0.001, 0.001 - half_s, 0.001 + half_s))
+    # mixed into one step it stops the streams as long; in several pieces, or where that is open, nothing is known of it
+    assert overhead(alone, replace(beside, exclusive=False)) == found
+    assert overhead(alone, replace(beside, exclusive=False, pieces=True)) is None
+    assert overhead(alone, replace(beside, exclusive=None)) is None
 
 
 # --- decode ------------------------------------------------------------------------------------------------
@@ -303,23 +307,25 @@ def test_two_repeats_are_too_few() -> None:
     assert (refused.samples, refused.more_repeats) == (2, 1)
 
 
-def beside(pieces: int, total: float, step: float = 0.010) -> list[Seen]:
-    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces."""
+def beside(pieces: int, total: float, step: float = 0.010, *, own: bool = True) -> list[Seen]:
+    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces. Its
+    first token comes a step before the next ones of the streams where the last piece is a step of its ``own``."""
     gaps = [step] * 60
     for i in range(pieces):
         gaps[20 + i] += total / pieces
     times = list(itertools.accumulate(gaps))
-    first = times[20 + pieces - 1]
+    first = times[20 + pieces - 1] - own * step
     return [row(times), row(times, session=1), row([first], arrival=0.2, prompt=1000, session=2)]
 
 
-@pytest.mark.parametrize(("pieces", "exclusive"), [(1, True), (8, False)])
-def test_a_whole_stop_and_a_mixed_prefill_are_told_apart(pieces: int, exclusive: bool) -> None:
-    stops = [stop for _ in range(3) for stop in stall.find_stops(beside(pieces, 0.16), 2)]
+@pytest.mark.parametrize(("pieces", "own", "exclusive"), [(1, True, True), (1, False, False), (8, False, False)])
+def test_a_whole_stop_and_a_mixed_prefill_are_told_apart(pieces: int, own: bool, exclusive: bool) -> None:
+    """In one step with the streams' tokens, as vLLM does it with prompts up to its batch of tokens; or in several."""
+    stops = [stop for _ in range(3) for stop in stall.find_stops(beside(pieces, 0.16, own=own), 2)]
     assert [stop.total_s for stop in stops] == pytest.approx([0.16] * 3)
     found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
     assert isinstance(found, stall.Stall)
-    assert found.exclusive is exclusive
+    assert (found.exclusive, found.pieces) == (exclusive, pieces > 1)
     share = found.share[1000]
     assert isinstance(share, Estimate)
     assert share.value == pytest.approx(1 / pieces)
@@ -334,6 +340,14 @@ def test_between_whole_and_mixed_nothing_is_concluded() -> None:
     short = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=2048)
     assert isinstance(short, stall.Stall)
     assert short.undecided == "no prompt was longer than one chunk of 2048 tokens"
+
+
+def test_a_first_token_between_two_steps_leaves_the_rule_open() -> None:
+    stops = [stop for own in (True, False, False) for stop in stall.find_stops(beside(1, 0.16, own=own), 2)]
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert (found.exclusive, found.decided) == (None, False)
+    assert "whether streams get tokens together with the prompt's first is open: 33% of a step apart" in found.undecided
 
 
 def test_prompts_that_met_no_running_streams_do_not_count() -> None:
@@ -405,6 +419,8 @@ def test_a_pool_of_blocks_counts_tokens() -> None:
     assert isinstance(found, slots.Slots)
     assert found.by_request is False
     assert (found.takes_slot, found.order) == (False, slots.LRU)
+    # what the pool holds, and no number of slots
+    assert (found.pool_tokens(16), found.certain) == (20 * 16, False)
     endless = slots.decide(lambda name, asks: True, prefix_tokens=32, longer_tokens=160, most=8)
     assert isinstance(endless, Refusal)
     assert "survived 8 other requests" in endless.reason
@@ -443,7 +459,8 @@ def test_one_open_question_keeps_the_answers_to_the_others(disputed: str) -> Non
     assert found.by_request == (None if disputed == "x160" else False)
     assert found.takes_slot == (None if disputed == "returns" else False)
     assert found.order == (slots.LRU if disputed == "x160" else None)
-    assert found.certain is (disputed != "returns")
+    # by tokens there are no slots to be certain of
+    assert found.certain is (disputed == "x160")
     assert "1 of 2 repeats" in found.open[0]
     # the cliff itself cannot be left open
     with pytest.raises(slots.UndecidedError):

@@ -136,7 +136,8 @@ def check_a_profile(
                 for key, seconds in since(written)[0].items():
                     logged.setdefault(key, []).extend(seconds)
 
-        target = InTurns(HttpTarget(endpoint, config=config), replay_unseen, 20, around)
+        # a calibration without doubts about two running streams makes some 40 replays
+        target = InTurns(HttpTarget(endpoint, config=config), replay_unseen, 14, around)
         asked = Asked(max_seq_len=target.known.max_seq_len or 0)
         result = calibrate(target=target, output=folder / "p.toml", asked=asked)
     assert len(reused) >= 3

@@ -114,7 +114,9 @@ def calibrate(
         profile = profile_from_toml(text.encode(), str(path))
         files.write_text(path, text)
         bench.finish()
-    return Calibration(found, made, tuple(gaps), profile, _config(found, config), folder, bench.kept, bench.measured)
+    return Calibration(
+        found, made, tuple(gaps), profile, configuration(found, config), folder, bench.kept, bench.measured
+    )
 
 
 def require_profile(result: Calibration, output: str | Path) -> StackProfile:
@@ -124,8 +126,9 @@ def require_profile(result: Calibration, output: str | Path) -> StackProfile:
     return result.profile
 
 
-def _config(found: Found, known: ServingConfig | None) -> ServingConfig | None:
-    """What the server stated, else what was seen; None where slots or buckets are not decided."""
+def configuration(found: Found, known: ServingConfig | None) -> ServingConfig | None:
+    """What the server stated, else what was seen; None where buckets are not decided or slots are not, or there are
+    none: a pool of blocks by tokens holds as many requests as fit."""
     from slotgrid.measure.calibrate.slots import Slots
 
     if known is not None:

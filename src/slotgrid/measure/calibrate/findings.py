@@ -8,7 +8,7 @@ from typing import Protocol
 from slotgrid.measure.calibrate.prefill import OnCached
 from slotgrid.measure.calibrate.prefill_fit import PrefillFit
 from slotgrid.measure.calibrate.session import Asked, Found
-from slotgrid.measure.calibrate.slots import Slots
+from slotgrid.measure.calibrate.slots import OTHER_TOKENS, Slots
 from slotgrid.measure.calibrate.stall import Stall
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal
 from slotgrid.profile import Finding
@@ -51,7 +51,7 @@ def findings(found: Found, asked: Asked, conditions: str) -> tuple[Finding, ...]
     add("running together", together, 1, f"{limit.tried} streams sent at once")
     _decode(found, asked, add)
     _prefill(found, add)
-    _slots(found.slots, add)
+    _slots(found.slots, None if isinstance(reuse, Refusal) else reuse.block_tokens, add)
     if isinstance(found.turnaround, Refusal):
         add("client turnaround", found.turnaround)
     else:
@@ -123,7 +123,9 @@ def _stall(stall: Stall, fit: PrefillFit | Refusal, add: Add) -> None:
     else:
         words = {
             True: "exclusive: every stream stops for the whole prefill, in one piece",
-            False: "mixed into decode steps: streams slow down over several steps",
+            False: "mixed into decode steps: streams slow down over several steps"
+            if stall.pieces
+            else "mixed into one decode step: streams get their tokens that late, together with the prompt's first",
         }
         add("prefill beside streams", words[stall.exclusive], stall.samples, f"{beside}, up to {longest} tokens")
     for q, lost in stall.lost.items():
@@ -159,14 +161,18 @@ def _on_cached(cached: Sequence[OnCached], add: Add) -> None:
         )
 
 
-def _slots(found: Slots | Refusal, add: Add) -> None:
+def _slots(found: Slots | Refusal, block_tokens: int | None, add: Add) -> None:
     if isinstance(found, Refusal):
         add("slots", found)
         add("eviction order", found)
         return
-    survives = f"a prefix survives {found.cliff - 1} other requests and is lost after {found.cliff}"
-    count = str(found.slots) if found.certain else f"{found.cliff} or {found.cliff + 1}"
-    add("slots", f"{count}: {survives}", found.samples)
+    if found.by_request is False and block_tokens is not None:
+        count = f"none, a pool of blocks for about {found.pool_tokens(block_tokens):,} tokens"
+        others = f"{found.cliff - 1} other requests of {OTHER_TOKENS} tokens"
+    else:
+        count = str(found.slots) if found.certain else f"{found.cliff} or {found.cliff + 1}"
+        others = f"{found.cliff - 1} other requests"
+    add("slots", f"{count}: a prefix survives {others} and is lost after {found.cliff}", found.samples)
     reason = Refusal("; ".join(found.open), found.samples)
 
     def either(name: str, answer: bool | None, yes: str, no: str) -> None:
@@ -175,7 +181,9 @@ def _slots(found: Slots | Refusal, add: Add) -> None:
     either(
         "slots are taken", found.by_request, "by request, whatever its length", "by tokens: longer requests take more"
     )
-    either("a request that hits", found.takes_slot, "takes a new slot", "stays in the slot it found")
+    place = "blocks" if found.by_request is False else "slot"
+    new = place if place == "blocks" else "a new slot"
+    either("a request that hits", found.takes_slot, f"takes {new}", f"stays in the {place} it found")
     add("eviction order", found.order or reason, found.samples)
 
 

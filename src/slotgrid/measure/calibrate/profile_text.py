@@ -56,9 +56,9 @@ def missing(found: Found, stated: Stated) -> list[str]:
 
 def overhead(prefill: PrefillFit, stall: Stall | Refusal) -> Estimate | None:
     """Seconds to the first token beyond what a prefill takes from other streams: the client's, the connection's and the
-    server's, which take no device time. None where prefills are not exclusive, too few were seen, or what they take is
-    less certain than the constant is long: then nothing can be taken off it."""
-    if isinstance(stall, Refusal) or not stall.exclusive:
+    server's, which take no device time. None where prefills are not known to stop streams in one piece, too few were
+    seen, or what they take is less certain than the constant is long: then nothing can be taken off it."""
+    if isinstance(stall, Refusal) or stall.exclusive is None or stall.pieces:
         return None
     known = [(q, lost) for q, lost in stall.lost.items() if isinstance(lost, Estimate)]
     if not known:

@@ -16,7 +16,8 @@ from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Refusal
 
 NOT_OBSERVABLE = (
-    "not observable: the server does not report cached_tokens (vLLM: start it with --enable-prompt-tokens-details)"
+    "not observable: the server does not report cached_tokens (vLLM: start it with --enable-prompt-tokens-details; "
+    "where nothing is reused, as without prefix caching, it says nothing either)"
 )
 REPEATS = 2
 # neither multiples of usual blocks nor of each other

@@ -8,6 +8,7 @@ the server does not say ``cached_tokens``, nor beyond the most requests that wer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from slotgrid.measure.calibrate.plans import Ask, in_order
 from slotgrid.measure.calibrate.statistics import Refusal
 
 REPEATS = 2
-_OTHER_TOKENS = 24
+OTHER_TOKENS = 24
 # enough where blocks are short
 _LONGER_TOKENS = 192
 
@@ -47,8 +48,13 @@ class Slots:
 
     @property
     def certain(self) -> bool:
-        """Whether ``slots`` is known: not where repeats disagreed about what a returning request does."""
-        return self.cliff < 2 or self.takes_slot is not None
+        """Whether ``slots`` is known: not where repeats disagreed about what a returning request does, nor where longer
+        requests take more: that is a pool of blocks, and the cliff counts only requests as short as the probe's."""
+        return self.by_request is not False and (self.cliff < 2 or self.takes_slot is not None)
+
+    def pool_tokens(self, block_tokens: int) -> int:
+        """Tokens in the blocks of the prefix and of the others it survives: about what the pool holds."""
+        return block_tokens * (2 + (self.cliff - 1) * math.ceil(OTHER_TOKENS / block_tokens))
 
 
 class UndecidedError(Exception):
@@ -89,7 +95,7 @@ def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int)
 def longer_tokens(block_tokens: int, max_seq_len: int) -> int | None:
     """Tokens of requests that take more blocks than the usual others: three at least. None where they do not fit."""
     longer = min(max(_LONGER_TOKENS, 2 * block_tokens + 1), max_seq_len - 2)
-    return longer if longer >= max(2 * block_tokens + 1, 2 * _OTHER_TOKENS) else None
+    return longer if longer >= max(2 * block_tokens + 1, 2 * OTHER_TOKENS) else None
 
 
 def decide(
@@ -106,10 +112,10 @@ def decide(
     def back(name: str, times: int = 1) -> list[Ask]:
         return [Ask(1, name, prefix_tokens)] * times
 
-    def others(count: int, tokens: int = _OTHER_TOKENS) -> list[Ask]:
+    def others(count: int, tokens: int = OTHER_TOKENS) -> list[Ask]:
         return [Ask(tokens)] * count
 
-    def survives(count: int, tokens: int = _OTHER_TOKENS) -> bool:
+    def survives(count: int, tokens: int = OTHER_TOKENS) -> bool:
         return hits(f"after{count}x{tokens}", [known("y"), *others(count, tokens), *back("y")])
 
     if not survives(0):

@@ -1,8 +1,9 @@
 """Prompts that come in beside running streams: how long each stream stops, and whether in one piece.
 
 Decides: the time a prefill takes from every stream, its largest piece, and whether prefills are exclusive (one whole
-stop) or mixed into decode steps. A replay without injections in the same round is the control. Cannot tell a mixed
-prefill that fits one step from an exclusive one; the answer holds up to the longest prompt injected.
+stop, and the streams' next tokens a step after the prompt's first) or mixed into decode steps (several pieces, or one
+step that gives the streams their tokens together with the prompt's first). A replay without injections in the same
+round is the control. The answer holds up to the longest prompt injected.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _SPACE_STEPS = 8
 _NEAR_STEPS = 16
 _WHOLE = 0.8
 _SPREAD = 0.6
+# tokens this share of a step apart came from two steps
+_APART = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Stop:
     """One injection beside streams: medians over the streams.
 
     total_s: time the streams lost. largest_s: largest loss between two tokens. wait_s: until its own first token.
-    step_s: a step of the streams without it.
+    step_s: a step of the streams without it. apart_s: from its first token to the nearest token of a stream.
     """
 
     tokens: int
@@ -40,19 +43,26 @@ class Stop:
     largest_s: float
     wait_s: float
     step_s: float
+    apart_s: float
+
+    @property
+    def apart(self) -> float:
+        """About 1 where a stream's nearest token is of another step, about 0 where it is of the same."""
+        return self.apart_s / min(self.step_s, max(self.total_s, 1e-9))
 
 
 @dataclass(frozen=True)
 class Stall:
     """By prompt length: seconds lost by every stream, the share in one piece; over all lengths, what prefills are.
 
-    exclusive: None when undecided, with ``undecided`` saying why. control: largest gap over the step without any
-    injection. streams: how many ran beside.
+    exclusive: None when undecided, with ``undecided`` saying why. pieces: a mixed one takes several steps. control:
+    largest gap over the step without any injection. streams: how many ran beside.
     """
 
     lost: dict[int, Estimate | Refusal]
     share: dict[int, Estimate | Refusal]
     exclusive: bool | None
+    pieces: bool
     undecided: str
     control: Estimate | Refusal
     streams: int
@@ -127,7 +137,7 @@ def find_stops(rows: Sequence[Seen], streams: int) -> list[Stop]:
         alone = all(b < arrival or first < a for j, (a, b) in enumerate(spans) if j != i)
         if not (start <= arrival and first <= end and alone) or row.cached_tokens:
             continue
-        total, largest, steps = [], [], []
+        total, largest, steps, apart = [], [], [], []
         for stream in running:
             times = stream.times_s
             before, after = times[:-1], times[1:]
@@ -145,6 +155,7 @@ def find_stops(rows: Sequence[Seen], streams: int) -> list[Stop]:
             total.append(float((gaps[hit] - step).sum()))
             largest.append(float((gaps[hit] - step).max()))
             steps.append(step)
+            apart.append(float(np.abs(times - first).min()))
         else:
             found.append(
                 Stop(
@@ -153,6 +164,7 @@ def find_stops(rows: Sequence[Seen], streams: int) -> list[Stop]:
                     float(np.median(largest)),
                     row.wait_s,
                     float(np.median(steps)),
+                    float(np.median(apart)),
                 )
             )
     return found
@@ -179,21 +191,41 @@ def estimate(stops: Sequence[Stop], controls: Sequence[float], *, streams: int, 
     share = {
         q: mean_estimate([s.largest_s / s.total_s for s in stops if s.tokens == q and s.total_s > 0]) for q in lengths
     }
-    exclusive, undecided = _judge(lengths, share, chunk_tokens)
-    return Stall(lost, share, exclusive, undecided, mean_estimate(controls), streams, len(stops))
-
-
-def _judge(lengths: Sequence[int], share: dict[int, Estimate | Refusal], chunk_tokens: int) -> tuple[bool | None, str]:
     long = [q for q in lengths if q > chunk_tokens]
+    pieces, undecided = _in_pieces(long, share, chunk_tokens)
+    exclusive = None if pieces is None else not pieces
+    if exclusive:
+        # in one piece: a step of its own, or one step with the streams' tokens in it
+        exclusive, undecided = _of_its_own([s.apart for s in stops if s.tokens in long])
+    return Stall(lost, share, exclusive, bool(pieces), undecided, mean_estimate(controls), streams, len(stops))
+
+
+def _of_its_own(apart: Sequence[float]) -> tuple[bool | None, str]:
+    """Whether the streams' next tokens are of another step than the prompt's first."""
+    found = mean_estimate(apart)
+    if isinstance(found, Refusal):
+        return None, str(found)
+    if found.value > _APART:
+        return True, ""
+    if found.high < _APART:
+        return False, ""
+    return None, (
+        f"in one piece, but whether streams get tokens together with the prompt's first is open: {found.value:.0%} "
+        f"of a step apart [{found.low:.0%}, {found.high:.0%}]; more repeats are needed"
+    )
+
+
+def _in_pieces(long: Sequence[int], share: dict[int, Estimate | Refusal], chunk_tokens: int) -> tuple[bool | None, str]:
+    """Whether the longest prompt stops streams several times; None, and why, when that is open."""
     if not long:
         return None, f"no prompt was longer than one chunk of {chunk_tokens} tokens"
     longest = share[long[-1]]
     if isinstance(longest, Refusal):
         return None, f"prompts of {long[-1]} tokens: {longest}"
     if longest.low > _WHOLE:
-        return True, ""
-    if longest.high < _SPREAD:
         return False, ""
+    if longest.high < _SPREAD:
+        return True, ""
     return None, (
         f"{longest.value:.0%} of the time lost to {long[-1]} tokens is in one piece "
         f"[{longest.low:.0%}, {longest.high:.0%}]: neither above {_WHOLE:.0%} nor below {_SPREAD:.0%}; "
