@@ -88,6 +88,14 @@ def test_a_loss_nobody_saw_the_cause_of(tmp_path: Path) -> None:
     assert found.run.reused == 1
 
 
+def test_more_reuse_than_the_rules_allow_is_no_loss(tmp_path: Path) -> None:
+    """A server that keeps generated tokens: what one return found beyond them does not pay for a loss."""
+    run = small_run(tmp_path, *turn(0, 0, 0), *turn(1, 0, 1), *turn(0, 1, 2), *turn(1, 1, 3, blocks=5), slots=4)
+    found = sg.diagnose(run)
+    assert (found.lost_tokens, found.lost_returns, found.beyond_rules) == (512, 1, 1)
+    assert found.to_dict()["returns_beyond_rules"] == 1
+
+
 def test_reusable_is_whole_blocks_of_the_previous_prompt(tmp_path: Path) -> None:
     lengths = [(600, 700, 512), (128, 300, 128), (127, 300, 0), (500, 257, 256), (500, 256, 128)]
     rows = []

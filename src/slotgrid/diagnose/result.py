@@ -73,10 +73,18 @@ class Diagnosis:
 
     @cached_property
     def lost_tokens(self) -> int | None:
-        """Sum over returns of reusable less cached tokens; None unless every return's are known."""
+        """Sum over returns of the tokens each lost; None unless every return's are known."""
         if self.returns is None or (self.returns.lost_tokens < 0).any():
             return None
-        return int((self.returns.reusable_tokens - self.returns.cached_tokens).sum())
+        return int(self.returns.lost_tokens.sum())
+
+    @property
+    def beyond_rules(self) -> int:
+        """Returns that reused more than the profile's rules say they could (generated tokens, another block?)."""
+        if self.returns is None:
+            return 0
+        known = (self.returns.cached_tokens >= 0) & (self.returns.reusable_tokens >= 0)
+        return int((known & (self.returns.cached_tokens > self.returns.reusable_tokens)).sum())
 
     @property
     def lost_returns(self) -> int | None:
@@ -115,6 +123,7 @@ class Diagnosis:
             "computed_tokens": run.computed_tokens,
             "returns_computed_tokens": self._returns_computed(),
             "lost_tokens": self.lost_tokens,
+            "returns_beyond_rules": self.beyond_rules,
             "inner_hit_tokens": self.inner_hit_tokens,
             "evictions": None if run.evictions is None else {**counts, "unknown": run.evicted(None)},
             "stall_session_s": None if self.stalls is None else self.stalls.stall_session_s,

@@ -215,6 +215,9 @@ def reuse_parts(d: Diagnosis) -> list[Part]:
         return [_pairs(rows)]
     where = "" if d.lost_returns is None else f"in {d.lost_returns:,} returns"
     rows.append(("lost tokens", _reuse(d.lost_tokens), where))
+    if d.beyond_rules:
+        text = "returns found more than the profile's rules allow: generated tokens, other blocks, shared prefixes?"
+        rows.append(("beyond the rules", f"{d.beyond_rules:,}", text))
     extra = d.additional_prefill_s()
     if extra is not None:
         rows.append(("additional prefill", seconds(extra[1]), "computed less what the prefix would have left"))
