@@ -20,6 +20,7 @@ from slotgrid.engine.batch import Jobs, StepTables, simulate_jobs
 from slotgrid.engine.kernel import F_DECODE_S, F_PREFILL_S, F_STALL_SESSION_S, F_WALL_S, I_FINISHED, I_REUSED
 from slotgrid.engine.outside import Outside
 from slotgrid.engine.perturb import Members, check_members, perturbed
+from slotgrid.engine.prepare import sharing_left_out
 from slotgrid.engine.setup import Setup
 from slotgrid.errors import InputError
 from slotgrid.profile import Scatter
@@ -206,7 +207,7 @@ def draw_members(setup: Setup, *, members: int, seed: int, scatter: Scatter | No
 def ensemble_notes(setup: Setup) -> tuple[str, ...]:
     """What to know about the repeats of a plan."""
     if setup.flat.pool is None:
-        return ()
+        return sharing_left_out(setup.plan, setup.profile, setup.flat)
     return ("prefill times are not perturbed: the plan feels the blocks inside the slots",)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -144,6 +145,21 @@ def _feels_inner_blocks(plan: InputPlan, profile: StackProfile) -> bool:
     longest = -(-(plan.longest_context_tokens - 1) // block)
     return 2 * longest > profile.kv.slot_tokens // block or any(
         session.prefix_tokens >= block for _, session in plan.sessions()
+    )
+
+
+def sharing_left_out(plan: InputPlan, profile: StackProfile, flat: FlatPlan) -> tuple[str, ...]:
+    """Said where sessions share a prefix of at least one block and this simulation gives each its own."""
+    if flat.pool is not None:
+        return ()
+    block = profile.kv.block_tokens
+    names = Counter(s.prefix_id for _, s in plan.sessions() if s.prefix_id is not None and s.prefix_tokens >= block)
+    count = sum(number for number in names.values() if number > 1)
+    if not count:
+        return ()
+    return (
+        f"shared prefixes were not simulated: {count} sessions begin with one, and each computes it itself here "
+        "(shared only with real rules and a profile with inner_blocks)",
     )
 
 

@@ -11,7 +11,7 @@ from slotgrid.config import ServingConfig
 from slotgrid.engine.backend import kernel
 from slotgrid.engine.inner_pool import inner_block_notes, new_pool
 from slotgrid.engine.outside import Outside
-from slotgrid.engine.prepare import FlatPlan, Floats, Ints
+from slotgrid.engine.prepare import FlatPlan, Floats, Ints, sharing_left_out
 from slotgrid.engine.rules import RuleSet
 from slotgrid.engine.setup import Setup, set_up
 from slotgrid.errors import InputError
@@ -234,6 +234,7 @@ def record(setup: Setup, flat: FlatPlan, step_s: Floats, *, compiled: bool | Non
     if flat.pool is not None:
         counts = (k.I_RECYCLED, k.I_RECYCLED_TOKENS, k.I_SHARED, k.I_HIDDEN)
         notes += inner_block_notes(*(int(out_int[i]) for i in counts))
+    notes += sharing_left_out(plan, profile, flat)
     return Run(
         config=config,
         steps=steps,
