@@ -33,9 +33,11 @@ REGISTERED = "registered"
 MANIFEST, VOUCHER, PREDICTIONS, PROFILE = "manifest.json", "manifest.sha256", "predictions.json", "profile.toml"
 ARMS = "arms.toml"
 PREDICTIONS_FORMAT = "slotgrid-predictions/1"
-# what plans, predictions and decisions depend on; a change elsewhere (a picture, a server) cannot bend a verdict
-_DECIDING = ("plan.py", "config.py", "units.py", "toml_reader.py")
+# what plans, predictions, runs and decisions depend on; a change elsewhere (a picture, a server) cannot bend a verdict
+_DECIDING = ("config.py", "errors.py", "event_format.py", "files.py", "plan.py", "toml_reader.py", "units.py")
 _DECIDING_ROOMS = ("workload", "profile", "engine", "run", "diagnose", "study")
+# how runs are made, timed and called valid; not the calibration, which lies in a folder of its own
+_MEASURING = "measure"
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,9 @@ def sha256_of(path: Path) -> str:
 
 
 def code_hashes() -> dict[str, str]:
-    """SHA-256 of every source file that plans, predictions and decisions depend on."""
+    """SHA-256 of every source file that plans, predictions, runs and decisions depend on."""
     source = Path(slotgrid.__file__).parent
-    paths = [source / name for name in _DECIDING]
+    paths = [source / name for name in _DECIDING] + list((source / _MEASURING).glob("*.py"))
     for room in _DECIDING_ROOMS:
         paths += [path for path in (source / room).rglob("*") if path.suffix in (".py", ".toml", ".csv")]
     return {path.relative_to(source).as_posix(): sha256_of(path) for path in sorted(paths)}
