@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotgrid.cli.main import run
 from tests.conftest import DATA, Command, assert_one_line_error, read_csv
-from tests.study.small import PLACES, SIMULATED, write_study
+from tests.study.small import PLACES, SIMULATED, measured, write_study
 
 # records of finished runs, not of those that are being written
 DONE = "runs/*/*/[!.]*/record.json"
@@ -208,6 +212,38 @@ def test_report_verifies_what_it_shows(typed: Command, tmp_path: Path) -> None:
     assert not (folder / "report").exists()
     (tmp_path / "aside").rename(kept)
     assert typed("study", "report", "a").returncode == 0
+
+
+def test_a_stored_verdict_on_a_disk_that_is_only_read(
+    typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown; the page, which is not what it gives, stays and that is said."""
+    folder = measured(tmp_path / "mine")
+    first = typed("study", "verdict", "mine", "--json")
+    page = folder / "verdicts/main/verdict.html"
+    page.write_text("edited")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    def refuse(*arguments: Any, **options: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    real = os.open
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *rest, **more: (
+            refuse()
+            if flags & (os.O_WRONLY | os.O_RDWR) and str(folder) in str(path)
+            else real(path, flags, *rest, **more)
+        ),
+    )
+    again = typed("study", "verdict", folder, "--json")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert "this is the stored verdict" in again.stderr
+    assert f"the page is not written: {page}: cannot write: Permission denied; the one there was not" in again.stderr
+    assert page.read_text() == "edited"
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_two_at_once_and_a_kill_between_line_and_place(typed: Command, tmp_path: Path) -> None:

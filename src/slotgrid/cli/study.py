@@ -144,7 +144,8 @@ def verdict(
     folder: Folder, plan_set: SetOption = None, other_code: CodeOption = None, as_json: JsonOption = False
 ) -> None:
     """Judge a data set, once; a second call shows the verdict it has."""
-    from slotgrid.files import write_text
+    from slotgrid.errors import InputError
+    from slotgrid.files import utf8_bytes, write_text
     from slotgrid.measure.surroundings import now
     from slotgrid.report.study_page import DECIDED, show_set, study_page
     from slotgrid.report.study_tables import study_tables
@@ -160,9 +161,16 @@ def verdict(
     # always from verdict.json: a page that lies there may be old, or edited
     text = study_page(view, found.data["set"])
     earlier = page.read_bytes() if page.exists() else None
-    if earlier != text.encode():
-        write_text(page, text)
-        note(f"page written to {page}" + ("" if earlier is None else "; the one there was not what verdict.json gives"))
+    if earlier != utf8_bytes(text):
+        told = "" if earlier is None else "; the one there was not what verdict.json gives"
+        try:
+            write_text(page, text)
+            note(f"page written to {page}{told}")
+        except InputError as error:
+            if found.fresh:
+                raise
+            # the verdict stands and can be shown, also from a disk that is only read
+            note(f"the page is not written: {error}{told}")
     if as_json:
         print_json(found.data)
         return

@@ -33,6 +33,7 @@ from slotgrid.study.predict import predict
 from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.seeds import check_plans, check_search
 from slotgrid.study.settings import FILE, SIMULATED, STEADY, PlanSet, Settings, load_settings
+from slotgrid.study.texts import check_text
 from slotgrid.workload import Workload, load_workload
 
 Progress = Callable[[int, int], None]
@@ -57,6 +58,7 @@ def register(
     partly simulated, when it does not say what chose the configurations, when seeds or plans are not new, or when an
     amendment touches what was registered; RunError when another command is at work on the study.
     """
+    check_text(amend, "--amend")
     with working(Path(folder), now=now, note=note) as finished:
         return _register(Path(folder), now, git, amend, progress, finished)
 

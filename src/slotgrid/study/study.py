@@ -12,6 +12,7 @@ from slotgrid.study.audit import audit
 from slotgrid.study.log import Log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.settings import PlanSet
+from slotgrid.study.texts import check_text
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def check_code(entry: Entry, reason: str | None) -> dict[str, object] | None:
 
     Raises InputError naming the first changed file unless a reason is given.
     """
+    check_text(reason, "--other-code")
     changed: Sequence[str] = manifest.changed_code(entry)
     if not changed:
         return None
