@@ -18,7 +18,7 @@ import pytest
 
 from slotgrid.cli.main import run
 from tests.conftest import DATA, Command, assert_one_line_error, read_csv
-from tests.study.small import PLACES, SIMULATED, measured, write_study
+from tests.study.small import PLACES, SIMULATED, measured, registered, write_study
 
 # records of finished runs, not of those that are being written
 DONE = "runs/*/*/[!.]*/record.json"
@@ -246,6 +246,32 @@ def test_a_stored_verdict_on_a_disk_that_is_only_read(
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+@pytest.mark.parametrize("place", ["registered", "registered/0001/page", "runs/main", "verdicts/x", "measuring"])
+def test_no_report_among_what_is_kept(place: str, typed: Command, tmp_path: Path) -> None:
+    folder = registered(tmp_path / "mine")
+    (tmp_path / "link").symlink_to(folder / "registered")
+    for output in (f"mine/{place}", *(["link"] if place == "registered" else [])):
+        kept = place.split("/")[0]
+        assert_one_line_error(
+            typed("study", "report", "mine", "-o", output), f"--output: {output} is inside", f"mine/{kept}, which the"
+        )
+    assert typed("study", "report", "mine", "-o", "mine/pages/runs").returncode == 0
+    assert typed("study", "report", "mine", "-o", "runs").returncode == 0
+
+
+def test_a_directory_that_git_ignores(typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "none"))
+    (tmp_path / ".gitignore").write_text("mine/\n")
+    for arguments in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=x", "-c", "user.email=x@example.invalid", "commit", "-q", "-m", "one"],
+    ):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    write_study(tmp_path / "mine")
+    assert "git ignores the directory; end that and commit it" in typed("study", "register", "mine").stderr
+
+
 def test_two_at_once_and_a_kill_between_line_and_place(typed: Command, tmp_path: Path) -> None:
     """The second command says that another is at work; after SIGKILL of the first it finishes what that one began."""
     folder = write_study(tmp_path / "a")
@@ -344,6 +370,7 @@ def test_null_runs(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
     assert_one_line_error(typed("null", tmp_path), "--profile")
     (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1.1\n")
     assert_one_line_error(typed("null", "few.csv"), "2 runs; at least 3")
+    assert_one_line_error(typed("null", table, "--profile", "x"), "--profile: prices run directories; a CSV has")
     assert {group["source"] for group in found} == {None}
 
 
@@ -368,4 +395,8 @@ def test_help_and_typos(typed: Command) -> None:
     for command in (["study", "--help"], ["study", "verdict", "--help"], ["saturate", "--help"], ["null", "--help"]):
         assert typed(*command).returncode == 0
     assert_one_line_error(typed("study", "verdit", "x"), "verdit")
-    assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
+    for command in (["register"], ["measure"], ["ingest"], ["verdict"], ["report"]):
+        more = ["run"] if command == ["ingest"] else []
+        assert_one_line_error(typed("study", *command, "nowhere", *more), "nowhere: no such directory")
+    assert_one_line_error(typed("saturate", "nowhere", "--set", "main"), "nowhere: No such file or directory")
+    assert "all of them unless given" in " ".join(typed("study", "measure", "--help").stdout.split())

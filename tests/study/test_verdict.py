@@ -226,7 +226,14 @@ def test_runs_of_two_arms_swapped(stated: str, words: str, brought_in: Path, tmp
 def test_an_added_file_is_named(study: Path) -> None:
     path = study / "runs/main/n3-s5-b1/wide/run/server.log"
     path.write_text("")
-    with pytest.raises(InputError, match=r"server\.log: was not there when the run was recorded"):
+    with pytest.raises(InputError, match=r"server\.log: was not there when the run was recorded .* can be removed$"):
+        verdict(study, now=lambda: LATER)
+
+
+def test_a_lost_file_is_not_called_changed(study: Path) -> None:
+    path = study / "runs/main/n3-s5-b1/wide/run/steps.parquet"
+    path.unlink()
+    with pytest.raises(InputError, match=r"steps\.parquet: is gone; it was recorded on 2026-03-02.*, put it back$"):
         verdict(study, now=lambda: LATER)
 
 

@@ -49,7 +49,7 @@ def register(
     as_json: JsonOption = False,
 ) -> None:
     """Draw the plans, predict every arm and fix all of it in a manifest."""
-    from slotgrid.measure.surroundings import git_state, now
+    from slotgrid.measure.surroundings import git_ignores, git_state, now
     from slotgrid.report.study_page import show_set
     from slotgrid.report.study_tables import study_tables
     from slotgrid.study.overview import overview
@@ -78,13 +78,23 @@ def register(
     out.print(f"Manifest {entry.sha256}")
     if entry.data["git"] is None:
         note("no git commit was found here; commit the directory, so that the time is vouched for by more than a clock")
+    elif git_ignores(folder / "study.toml"):
+        note("git ignores the directory; end that and commit it: then the repository vouches for the time")
     elif not entry.data["git"]["clean"]:
         note("the git repository has uncommitted changes; commit them before measuring")
+    else:
+        note("commit the directory now: then the repository vouches for the time")
 
 
 @app.command()
 def measure(
-    folder: Folder, plan_set: SetOption = None, other_code: CodeOption = None, as_json: JsonOption = False
+    folder: Folder,
+    plan_set: Annotated[
+        str | None,
+        typer.Option("--set", help="Data set, a [[plans]] name; all of them unless given.", metavar="NAME"),
+    ] = None,
+    other_code: CodeOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run every arm on every registered plan that has no run yet."""
     from slotgrid.errors import RunError
@@ -192,10 +202,12 @@ def report(
     """Write one self-contained HTML page and a CSV of every table."""
     from slotgrid.report.study_page import save_report
     from slotgrid.study.overview import overview
-    from slotgrid.study.study import open_study
+    from slotgrid.study.study import check_output, open_study
 
+    target = folder / "report" if output is None else output
+    check_output(target, "--output")
     view = overview(open_study(folder), compile_s=seconds(compile_time, "--compile-time"))
-    paths = save_report(view, folder / "report" if output is None else output)
+    paths = save_report(view, target)
     if as_json:
         print_json({"page": str(paths[0]), "tables": [str(path) for path in paths[1:]]})
         return

@@ -33,6 +33,7 @@ from slotgrid.study.predict import predict
 from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.seeds import check_plans, check_search
 from slotgrid.study.settings import FILE, SIMULATED, STEADY, PlanSet, Settings, load_settings
+from slotgrid.study.strangers import ATTRIBUTES, ATTRIBUTES_TEXT
 from slotgrid.study.texts import check_text
 from slotgrid.workload import Workload, load_workload
 
@@ -86,6 +87,8 @@ def _register(
     profile = profile_from_toml(data, where)
     plans = _draw(new_sets, workloads, entries)
     check_plans(searched, {cell.place: plan.content_sha256 for cell, (_, plan) in plans.items()})
+    # a study.toml that was not made by init
+    store.write_new(study / ATTRIBUTES, ATTRIBUTES_TEXT.encode())
     number = len(entries) + 1
     target = study / manifest.REGISTERED / entry_name(number)
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotgrid.errors import InputError
-from slotgrid.study import manifest
+from slotgrid.study import manifest, store
 from slotgrid.study.audit import audit
 from slotgrid.study.log import Log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.settings import PlanSet
 from slotgrid.study.texts import check_text
+
+# folders of a study where nothing but what it keeps may lie
+KEPT = ("registered", "runs", "verdicts", "measuring")
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,21 @@ def open_study(folder: str | Path) -> Study:
     Raises InputError naming the first file that is gone, not as it was, or not in the log.
     """
     path = Path(folder)
+    store.check_folder(path)
     entries = manifest.load_entries(path)
     log = audit(path)
     if not entries:
         raise InputError(f"{path}: nothing is registered; slotgrid study register {path} does it")
     manifest.check_current(path, entries)
     return Study(path, tuple(entries), log)
+
+
+def check_output(target: str | Path, where: str) -> None:
+    """Raise InputError when what is written to ``target`` would lie among what a study keeps and make it refuse."""
+    found = Path(target).resolve()
+    for path in (found, *found.parents):
+        if path.name in KEPT and (path.parent / store.STUDY_FILE).is_file():
+            raise InputError(f"{where}: {target} is inside {path}, which the study keeps; choose a folder outside it")
 
 
 def check_code(entry: Entry, reason: str | None) -> dict[str, object] | None:
