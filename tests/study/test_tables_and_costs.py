@@ -134,6 +134,8 @@ def test_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) is None
+    latin = tmp_path / b"gr\xfcn".decode("utf-8", "surrogateescape")
+    assert git_state(latin) is None
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "x")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "x@example.invalid")

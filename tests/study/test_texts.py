@@ -33,7 +33,7 @@ def refused(call: Any, folder: Path, where: str) -> None:
     with pytest.raises(InputError) as error:
         call()
     assert str(error.value).startswith(f"{where}: '")
-    assert "Gr\\\\udcfcnde' is not UTF-8 text" in str(error.value)
+    assert "Gr\\udcfcnde' is not UTF-8 text" in str(error.value)
     str(error.value).encode()
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

@@ -39,6 +39,8 @@ def _git(folder: str | Path, *arguments: str) -> str | None:
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
+            # git quotes the path as it is
+            errors="replace",
             timeout=_LONGEST_S,
             check=False,
         )

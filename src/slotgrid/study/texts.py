@@ -17,7 +17,6 @@ def check_text(text: str | Path | None, where: str) -> None:
     try:
         str(text).encode()
     except UnicodeEncodeError:
-        shown = str(text).encode("utf-8", "backslashreplace").decode()
         raise InputError(
-            f"{where}: {shown!r} is not UTF-8 text; a study keeps it, so write or name it in UTF-8"
+            f"{where}: {str(text)!r} is not UTF-8 text; a study keeps it, so write or name it in UTF-8"
         ) from None
