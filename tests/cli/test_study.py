@@ -270,6 +270,7 @@ def test_a_directory_that_git_ignores(typed: Command, tmp_path: Path, monkeypatc
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
     write_study(tmp_path / "mine")
     assert "git ignores the directory; end that and commit it" in typed("study", "register", "mine").stderr
+    assert json.loads((tmp_path / "mine/registered/0001/manifest.json").read_text())["git"]["clean"] is None
 
 
 def test_two_at_once_and_a_kill_between_line_and_place(typed: Command, tmp_path: Path) -> None:

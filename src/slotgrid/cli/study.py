@@ -56,8 +56,12 @@ def register(
     from slotgrid.study.register import register as run_register
     from slotgrid.study.study import open_study
 
+    git, ignored = git_state(folder), git_ignores(folder / "study.toml")
+    if git is not None and ignored:
+        # clean whatever becomes of the study, which says nothing
+        git = {**git, "clean": None}
     with progress_bar("predicting", "arms on plans") as progress:
-        entry = run_register(folder, now=now, git=git_state(folder), amend=amend, progress=progress, note=note)
+        entry = run_register(folder, now=now, git=git, amend=amend, progress=progress, note=note)
     if as_json:
         rows = {plans.name: [row.to_dict() for row in entry.predictions(plans.name)] for plans in entry.sets}
         keys = ("entry", "kind", "registered_at", "git", "sets", "plans", "profile", "code_sha256")
@@ -78,7 +82,7 @@ def register(
     out.print(f"Manifest {entry.sha256}")
     if entry.data["git"] is None:
         note("no git commit was found here; commit the directory, so that the time is vouched for by more than a clock")
-    elif git_ignores(folder / "study.toml"):
+    elif ignored:
         note("git ignores the directory; end that and commit it: then the repository vouches for the time")
     elif not entry.data["git"]["clean"]:
         note("the git repository has uncommitted changes; commit them before measuring")
