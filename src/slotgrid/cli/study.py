@@ -49,15 +49,19 @@ def register(
     as_json: JsonOption = False,
 ) -> None:
     """Draw the plans, predict every arm and fix all of it in a manifest."""
-    from slotgrid.measure.surroundings import git_state, now
+    from slotgrid.measure.surroundings import git_ignores, git_state, now
     from slotgrid.report.study_page import show_set
     from slotgrid.report.study_tables import study_tables
     from slotgrid.study.overview import overview
     from slotgrid.study.register import register as run_register
     from slotgrid.study.study import open_study
 
+    git, ignored = git_state(folder), git_ignores(folder / "study.toml")
+    if git is not None and ignored:
+        # clean whatever becomes of the study, which says nothing
+        git = {**git, "clean": None}
     with progress_bar("predicting", "arms on plans") as progress:
-        entry = run_register(folder, now=now, git=git_state(folder), amend=amend, progress=progress, note=note)
+        entry = run_register(folder, now=now, git=git, amend=amend, progress=progress, note=note)
     if as_json:
         rows = {plans.name: [row.to_dict() for row in entry.predictions(plans.name)] for plans in entry.sets}
         keys = ("entry", "kind", "registered_at", "git", "sets", "plans", "profile", "code_sha256")
@@ -78,13 +82,23 @@ def register(
     out.print(f"Manifest {entry.sha256}")
     if entry.data["git"] is None:
         note("no git commit was found here; commit the directory, so that the time is vouched for by more than a clock")
+    elif ignored:
+        note("git ignores the directory; end that and commit it: then the repository vouches for the time")
     elif not entry.data["git"]["clean"]:
         note("the git repository has uncommitted changes; commit them before measuring")
+    else:
+        note("commit the directory now: then the repository vouches for the time")
 
 
 @app.command()
 def measure(
-    folder: Folder, plan_set: SetOption = None, other_code: CodeOption = None, as_json: JsonOption = False
+    folder: Folder,
+    plan_set: Annotated[
+        str | None,
+        typer.Option("--set", help="Data set, a [[plans]] name; all of them unless given.", metavar="NAME"),
+    ] = None,
+    other_code: CodeOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run every arm on every registered plan that has no run yet."""
     from slotgrid.errors import RunError
@@ -144,7 +158,8 @@ def verdict(
     folder: Folder, plan_set: SetOption = None, other_code: CodeOption = None, as_json: JsonOption = False
 ) -> None:
     """Judge a data set, once; a second call shows the verdict it has."""
-    from slotgrid.files import write_text
+    from slotgrid.errors import InputError
+    from slotgrid.files import utf8_bytes, write_text
     from slotgrid.measure.surroundings import now
     from slotgrid.report.study_page import DECIDED, show_set, study_page
     from slotgrid.report.study_tables import study_tables
@@ -160,9 +175,16 @@ def verdict(
     # always from verdict.json: a page that lies there may be old, or edited
     text = study_page(view, found.data["set"])
     earlier = page.read_bytes() if page.exists() else None
-    if earlier != text.encode():
-        write_text(page, text)
-        note(f"page written to {page}" + ("" if earlier is None else "; the one there was not what verdict.json gives"))
+    if earlier != utf8_bytes(text):
+        told = "" if earlier is None else "; the one there was not what verdict.json gives"
+        try:
+            write_text(page, text)
+            note(f"page written to {page}{told}")
+        except InputError as error:
+            if found.fresh:
+                raise
+            # the verdict stands and can be shown, also from a disk that is only read
+            note(f"the page is not written: {error}")
     if as_json:
         print_json(found.data)
         return
@@ -184,10 +206,12 @@ def report(
     """Write one self-contained HTML page and a CSV of every table."""
     from slotgrid.report.study_page import save_report
     from slotgrid.study.overview import overview
-    from slotgrid.study.study import open_study
+    from slotgrid.study.study import check_output, open_study
 
+    target = folder / "report" if output is None else output
+    check_output(target, "--output")
     view = overview(open_study(folder), compile_s=seconds(compile_time, "--compile-time"))
-    paths = save_report(view, folder / "report" if output is None else output)
+    paths = save_report(view, target)
     if as_json:
         print_json({"page": str(paths[0]), "tables": [str(path) for path in paths[1:]]})
         return
