@@ -49,30 +49,42 @@ class Lab:
         self.bad: set[tuple[str, int]] = set()
         self.changes: dict[str, Any] = {}
         self.attempts = 1
+        self.started: list[tuple[str, int]] = []
+        self.stop_at: tuple[str, int] | None = None
 
     def __call__(
-        self, *, arms: Arms, output: Path, progress: Callable[[Progress], None], **_: Any
-    ) -> list[ConditionResult]:
+        self,
+        *,
+        arms: Arms,
+        output: Path,
+        wanted: set[tuple[str, int]],
+        outcome: Callable[[ConditionResult], None],
+        progress: Callable[[Progress], None],
+        **_: Any,
+    ) -> None:
         self.calls.append(arms)
         entry = open_study(self.study).entries[-1]
-        results = []
         for r, names in enumerate(arms.order):
             for place, name in enumerate(names):
+                if (name, r) not in wanted:
+                    continue
+                if self.stop_at == (name, r):
+                    raise KeyboardInterrupt
                 folder = output / name / f"r{r}"
                 valid = (name, r) not in self.bad
                 path = arms.plans[r]
                 cell = next(c for c in entry.cells(entry.sets[0]) if path.name == f"{c.name}.json")
                 if not folder.exists():
+                    self.started.append((name, r))
                     progress(Progress(0, 1, name, r, STARTING))
                 if valid and not folder.exists():
                     save_run(hardware_run(entry, cell, name, **self.changes), folder)
                 reasons = () if valid else ("the server ended with exit code 1",)
-                results.append(
+                outcome(
                     ConditionResult(
                         name, r, place, str(folder), valid, reasons, self.attempts, "", "", started_at=LATER
                     )
                 )
-        return results
 
 
 @pytest.fixture
