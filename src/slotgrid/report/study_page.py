@@ -31,6 +31,10 @@ NARROW = 110
 # the sections that say what was decided and why
 DECIDED = ("Decisions", "The rule of each decision", "Criteria")
 _PARTS = ("sessions", "arm", "decode_ratio", "decode_predicted", "prefill_ratio", "prefill_predicted", "outside")
+_CELLS = (
+    *("sessions", "arm", "reuse_predicted", "reuse", "cost_predicted", "cost", "low", "high"),
+    *("occupancy_distance", "null_distance", "exploratory"),
+)
 _COUNTS = ("sessions", "arm", "steps", "steps_base", "reused", "reused_predicted", "reused_base", "later_turns")
 
 
@@ -105,7 +109,10 @@ def set_sections(s: SetOverview, tables: Sequence[DataTable], *, narrow: bool = 
     add("Decode and prefill parts", "comparisons", keys=_PARTS, note="Ratios to the baseline, observed and predicted.")
     add("Steps and reuse", "comparisons", keys=_COUNTS, note="Sums over replicates.")
     add("Replicates", "replicates")
-    add("Cells", "cells")
+    # a long text beside eleven numbers would make every row as high as a screen
+    add("Cells", "cells", keys=_CELLS)
+    if s.verdict is not None and any(cell.get("extrapolated") for cell in s.verdict.data.get("cells", ())):
+        add("Cells outside the measured range", "cells", keys=("sessions", "arm", "outside"), note="")
     add("Ranking", "pairs")
     add("Registered predictions", "predictions")
     if s.saturation is not None:
