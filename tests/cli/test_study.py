@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from slotgrid import files
 from slotgrid._version import __version__
 from slotgrid.cli.main import run
+from slotgrid.errors import InputError
 from slotgrid.report import page
 from slotgrid.study import manifest
 from tests.conftest import DATA, Command, assert_one_line_error, read_csv
@@ -400,3 +402,21 @@ def test_help_and_typos(typed: Command) -> None:
         assert typed(*command).returncode == 0
     assert_one_line_error(typed("study", "verdit", "x"), "verdit")
     assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
+
+
+def test_a_stored_verdict_is_shown_where_its_page_cannot_be_written(
+    typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path / "mine")
+    for command in ("register", "measure", "verdict"):
+        assert typed("study", command, "mine").returncode == 0
+    (tmp_path / "mine/verdicts/main/verdict.html").unlink()
+
+    def full(*_: object) -> None:
+        raise InputError("verdict.html: cannot write: No space left on device")
+
+    monkeypatch.setattr(files, "write_text", full)
+    process = typed("study", "verdict", "mine")
+    assert process.returncode == 0
+    assert "the page is not written: verdict.html: cannot write" in process.stderr
+    assert "The rule of each decision" in process.stdout

@@ -85,7 +85,10 @@ def register(
 @app.command()
 def measure(
     folder: Folder,
-    plan_set: SetOption = None,
+    plan_set: Annotated[
+        str | None,
+        typer.Option("--set", help="Data set, a [[plans]] name; all of them unless given.", metavar="NAME"),
+    ] = None,
     other_code: CodeOption = None,
     other_arms: Annotated[
         str | None,
@@ -163,6 +166,7 @@ def verdict(
     folder: Folder, plan_set: SetOption = None, other_code: CodeOption = None, as_json: JsonOption = False
 ) -> None:
     """Judge a data set, once; a second call shows the verdict it has."""
+    from slotgrid.errors import InputError
     from slotgrid.measure.surroundings import now
     from slotgrid.report.study_page import DECIDED, show_set, study_page
     from slotgrid.report.study_tables import study_tables
@@ -179,8 +183,14 @@ def verdict(
     page = found.path.with_suffix(".html")
     # one that lies there as it was written stays, whatever another version would make of the same verdict
     if not is_kept(study, found.data["set"], page):
-        said = keep_page(folder, found.data["set"], page, study_page(view, found.data["set"]), now=now)
-        note(f"page written to {page}{said}")
+        text = study_page(view, found.data["set"])
+        try:
+            note(f"page written to {page}{keep_page(folder, found.data['set'], page, text, now=now)}")
+        except InputError as error:
+            if found.fresh:
+                raise
+            # the verdict stands and can be shown, also from a disk that is only read
+            note(f"the page is not written: {error}")
     if as_json:
         print_json(found.data)
         return
