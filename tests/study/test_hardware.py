@@ -51,6 +51,7 @@ class Lab:
     def __init__(self, study: Path) -> None:
         self.study = study
         self.calls: list[Arms] = []
+        self.outputs: list[str] = []
         self.bad: set[tuple[str, int]] = set()
         self.changes: dict[str, Any] = {}
         self.attempts = 1
@@ -70,6 +71,7 @@ class Lab:
         **_: Any,
     ) -> None:
         self.calls.append(arms)
+        self.outputs.append(output.name)
         for r, names in enumerate(arms.order):
             for place, name in enumerate(names):
                 if (name, r) not in wanted:
@@ -272,7 +274,7 @@ def test_nothing_is_brought_into_a_set_that_is_measured_here(lab: Lab) -> None:
     assert not list(lab.study.glob("runs/*"))
 
 
-def test_a_mended_arms_file_goes_on_with_a_reason(lab: Lab) -> None:
+def test_a_mended_arms_file_goes_on_with_a_reason(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every condition fails by a typo; what was measured with the mended file says so everywhere."""
     lab.bad = set(conditions(lab))
     told = measure(lab.study, now=lambda: LATER).invalid
@@ -288,7 +290,13 @@ def test_a_mended_arms_file_goes_on_with_a_reason(lab: Lab) -> None:
     with pytest.raises(KeyboardInterrupt):
         measure(lab.study, now=lambda: LATER, other_arms="serv was a typo")
     lab.stop_at = None
+    looked: list[Path] = []
+    monkeypatch.setattr(hardware, "end_leftover", lambda path, _: looked.append(path))
+    (lab.study / "measuring/main/all/base/r0").mkdir(parents=True)
     assert len(measure(lab.study, now=lambda: LATER, other_arms="serv was a typo").added) == PLACES - 2
+    # apart from what the registered file left, where a server may still run
+    assert lab.outputs == ["all", *[f"all-arms-{sha256_of(path)[:12]}"] * 2]
+    assert lab.study / "measuring/main/all/base/r0" in looked
     (line,) = [line.data for line in read_log(lab.study).lines if line.what == "other_arms"]
     kept = {"reason": "serv was a typo", "file_sha256": sha256_of(path)}
     kept["registered_sha256"] = open_study(lab.study).entries[0].data["files"]["arms.toml"]
