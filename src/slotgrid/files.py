@@ -115,12 +115,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def utf8_bytes(text: str) -> bytes:
+    """A text as UTF-8. What stands for a byte that was none (in a file name, say) is written as ``\\udcfc``."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def text_writer(text: str) -> Callable[[Path], None]:
-    """A writer of one text file."""
+    """A writer of one text file, in UTF-8."""
 
     def write(path: Path) -> None:
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(path, "wb") as stream:
+            stream.write(utf8_bytes(text))
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -175,6 +180,7 @@ def read_table(path: Path, *, owner: str | None, owner_file: str) -> pl.DataFram
     import polars as pl
 
     try:
+        _check_name(path)
         carried = pl.read_parquet_metadata(path).get(OWNER)
         if owner is not None and carried != owner:
             raise InputError(f"{path}: does not belong to the {owner_file} beside it; write both again")
@@ -187,12 +193,21 @@ def _polars_errors(path: Path, write: Callable[[], object]) -> None:
     """Polars hides the operating system's error; bring it back."""
     import polars as pl
 
+    _check_name(path)
     try:
         write()
     except pl.exceptions.PolarsError as error:
         if shutil.disk_usage(path.parent).free < _NO_ROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
         raise OSError(str(error).splitlines()[0].rpartition("IO error: ")[2]) from None
+
+
+def _check_name(path: Path) -> None:
+    """Polars knows no other names."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise OSError("a name in the path is not UTF-8 text; rename it") from None
 
 
 @contextlib.contextmanager

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +23,7 @@ from slotgrid.errors import InputError
 from slotgrid.report import page
 from slotgrid.study import manifest
 from tests.conftest import DATA, Command, assert_one_line_error, read_csv
-from tests.study.small import PLACES, SIMULATED, write_study
+from tests.study.small import PLACES, SIMULATED, measured, registered, write_study
 
 # records of finished runs, not of those that are being written
 DONE = "runs/*/*/[!.]*/record.json"
@@ -279,6 +283,65 @@ def test_report_verifies_what_it_shows(typed: Command, tmp_path: Path) -> None:
     assert typed("study", "report", "a").returncode == 0
 
 
+def test_a_stored_verdict_on_a_disk_that_is_only_read(
+    typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown; the page, which is not what it gives, stays and that is said."""
+    folder = measured(tmp_path / "mine")
+    first = typed("study", "verdict", "mine", "--json")
+    page = folder / "verdicts/main/verdict.html"
+    page.write_text("edited")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    def refuse(*arguments: Any, **options: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    real = os.open
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *rest, **more: (
+            refuse()
+            if flags & (os.O_WRONLY | os.O_RDWR) and str(folder) in str(path)
+            else real(path, flags, *rest, **more)
+        ),
+    )
+    again = typed("study", "verdict", folder, "--json")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert "this is the stored verdict" in again.stderr
+    assert f"the page is not written: {page}: cannot write: Permission denied; the one there was not" in again.stderr
+    assert page.read_text() == "edited"
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("place", ["registered", "registered/0001/page", "runs/main", "verdicts/x", "measuring"])
+def test_no_report_among_what_is_kept(place: str, typed: Command, tmp_path: Path) -> None:
+    folder = registered(tmp_path / "mine")
+    (tmp_path / "link").symlink_to(folder / "registered")
+    for output in (f"mine/{place}", *(["link"] if place == "registered" else [])):
+        kept = place.split("/")[0]
+        assert_one_line_error(
+            typed("study", "report", "mine", "-o", output), f"--output: {output} is inside", f"mine/{kept}, which the"
+        )
+    assert typed("study", "report", "mine", "-o", "mine/pages/runs").returncode == 0
+    assert typed("study", "report", "mine", "-o", "runs").returncode == 0
+
+
+def test_a_directory_that_git_ignores(typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "none"))
+    (tmp_path / ".gitignore").write_text("mine/\n")
+    for arguments in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=x", "-c", "user.email=x@example.invalid", "commit", "-q", "-m", "one"],
+    ):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    write_study(tmp_path / "mine")
+    assert "git ignores the directory; end that and commit it" in typed("study", "register", "mine").stderr
+    assert json.loads((tmp_path / "mine/registered/0001/manifest.json").read_text())["git"]["clean"] is None
+
+
 def test_two_at_once_and_a_kill_between_line_and_place(typed: Command, tmp_path: Path) -> None:
     """The second command says that another is at work; after SIGKILL of the first it finishes what that one began."""
     folder = write_study(tmp_path / "a")
@@ -377,6 +440,7 @@ def test_null_runs(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
     assert_one_line_error(typed("null", tmp_path), "--profile")
     (tmp_path / "few.csv").write_text("repeat,channel_a_s,channel_b_s\na,1,1\nb,1,1.1\n")
     assert_one_line_error(typed("null", "few.csv"), "2 runs; at least 3")
+    assert_one_line_error(typed("null", table, "--profile", "x"), "--profile: prices run directories; a CSV has")
     assert {group["source"] for group in found} == {None}
 
 
@@ -401,7 +465,11 @@ def test_help_and_typos(typed: Command) -> None:
     for command in (["study", "--help"], ["study", "verdict", "--help"], ["saturate", "--help"], ["null", "--help"]):
         assert typed(*command).returncode == 0
     assert_one_line_error(typed("study", "verdit", "x"), "verdit")
-    assert_one_line_error(typed("study", "register", "nowhere"), "no study.toml in it")
+    for command in (["register"], ["measure"], ["ingest"], ["verdict"], ["report"]):
+        more = ["run"] if command == ["ingest"] else []
+        assert_one_line_error(typed("study", *command, "nowhere", *more), "nowhere: no such directory")
+    assert_one_line_error(typed("saturate", "nowhere", "--set", "main"), "nowhere: No such file or directory")
+    assert "all of them unless given" in " ".join(typed("study", "measure", "--help").stdout.split())
 
 
 def test_a_stored_verdict_is_shown_where_its_page_cannot_be_written(

@@ -19,8 +19,9 @@ from slotgrid.study.collect import arm_order, ingest, measure
 from slotgrid.study.log import read_log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.records import set_records
-from slotgrid.study.settings import load_settings
+from slotgrid.study.settings import STEADY, WHOLE_RUN, load_settings
 from slotgrid.study.study import open_study
+from slotgrid.study.validity import invalid_reasons
 from slotgrid.study.verdict import verdict
 from tests.study.small import LATER, PLACES, forge_log, hardware_run, registered, rewrite_record, text
 
@@ -159,6 +160,74 @@ def test_steps_make_the_tokens(study: Path, tmp_path: Path) -> None:
     keep = [i for i in range(run.steps.height) if i != alone]
     save_run(replace(run, steps=run.steps[keep]), tmp_path / "run")
     refused(study, tmp_path / "run", "decode steps make 124 tokens, the requests need 125")
+
+
+@pytest.mark.parametrize(("stated", "options"), [("none", {"arm": "base"}), ("of the arm", {})])
+def test_steps_that_the_arm_cannot_make(stated: str, options: dict[str, Any], study: Path, tmp_path: Path) -> None:
+    """A run of wide for base, without its configuration or with a false one: its steps tell."""
+    config = None if stated == "none" else sg.ServingConfig((1, 2))
+    folder = saved(study, tmp_path / "run", arm="wide", config=config)
+    refused(
+        study, folder, "decode steps of 3 running in bucket 4: arm base (1,2) runs at most 2", "arm base: ", **options
+    )
+
+
+def with_steps(run: sg.Run, *changes: pl.Expr) -> sg.Run:
+    assert run.steps is not None
+    return replace(run, steps=run.steps.with_columns(*changes))
+
+
+@pytest.mark.parametrize(
+    ("bucket", "words"),
+    [
+        (pl.lit(4), "running in bucket 4: arm wide (1,2,4) has bucket"),
+        (pl.lit(None), "running: in which bucket is not known"),
+    ],
+)
+def test_another_bucket_than_the_smallest(bucket: pl.Expr, words: str, study: Path, tmp_path: Path) -> None:
+    run = hardware_run(entry_of(study), CELL, "wide")
+    decode = pl.col("kind") == "decode"
+    changed = pl.when(decode).then(bucket.cast(pl.Int64)).otherwise(pl.col("bucket")).alias("bucket")
+    save_run(with_steps(run, changed), tmp_path / "run")
+    refused(study, tmp_path / "run", words)
+
+
+def test_more_slots_than_the_arm_has(study: Path, tmp_path: Path) -> None:
+    run = hardware_run(entry_of(study), CELL, "base")
+    slots = pl.Series("slot", [i % 3 for i in range(run.requests.height)])
+    save_run(replace(run, requests=run.requests.with_columns(slots)), tmp_path / "run")
+    refused(study, tmp_path / "run", "3 different slots were held: arm base (1,2) has 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("computed_tokens", 0, "computed_tokens is 0; a prompt of"),
+        ("computed_tokens", 9999, "computed_tokens is 9999; a prompt of"),
+        ("computed_tokens", -500, "computed_tokens is -500; a prompt of"),
+        ("cached_tokens", 5000, "with 5000 cached leaves -"),
+    ],
+)
+@pytest.mark.parametrize("load", [WHOLE_RUN, STEADY])
+def test_computed_is_what_was_not_cached(name: str, value: int, words: str, load: str, study: Path) -> None:
+    entry = entry_of(study)
+    plans = replace(entry.sets[0], load=load)
+    run = with_cell(hardware_run(entry, CELL, "base"), name, 2, value)
+    told = invalid_reasons(run, entry.plan(CELL), entry.settings.arm("base"), plans)
+    assert [text for text in told if text.startswith("request row 2") and words in text] == told != []
+    # a request in flight at the end of a window has its price too
+    if load == STEADY:
+        flying = replace(run, requests=run.requests.with_columns(pl.lit(None, pl.Float64).alias("finish_s")))
+        assert invalid_reasons(flying, entry.plan(CELL), entry.settings.arm("base"), plans) == told
+
+
+def test_computed_without_cached(study: Path) -> None:
+    """A reader that knows one of the two: then the prompt is its bound."""
+    entry = entry_of(study)
+    run = null_column(hardware_run(entry, CELL, "base"), "cached_tokens")
+    args = (entry.plan(CELL), entry.settings.arm("base"), entry.sets[0])
+    assert invalid_reasons(run, *args) == []
+    assert "computed_tokens is 0; allowed: 1 to" in invalid_reasons(with_cell(run, "computed_tokens", 2, 0), *args)[0]
 
 
 def test_other_code_is_named_and_its_reason_kept(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

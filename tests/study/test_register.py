@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,58 @@ def test_missing_and_added_files_are_named(study: Path) -> None:
         open_study(study)
     plan.write_bytes(kept)
     plan.with_name("n3-s5-b9.json").write_bytes(kept)
-    with pytest.raises(InputError, match=r"n3-s5-b9\.json: was not there"):
+    with pytest.raises(InputError, match=r"n3-s5-b9\.json: was not there .*\(\.DS_Store, an editor's backup\) can be"):
         open_study(study)
+    plan.with_name("n3-s5-b9.json").unlink()
+    (study / "registered/0001~").mkdir()
+    with pytest.raises(InputError, match=r"0001~: not an entry; 0002 is expected here .* can be removed\)$"):
+        open_study(study)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("registered/0001/manifest.json", "registered/0001/manifest.json"),
+        ("registered/0001/predictions.json", "registered/0001/predictions.json"),
+        ("study.toml", "study.toml"),
+        ("log.jsonl", "log.jsonl: line 1"),
+    ],
+)
+def test_line_ends_that_git_changed(name: str, place: str, study: Path) -> None:
+    """The message says what a clone with core.autocrlf did; any other change is only a change."""
+    path = study / name
+    plain = path.read_bytes()
+    path.write_bytes(plain.replace(b"\n", b"\r\n"))
+    words = r"only its line ends differ, as git makes them with core\.autocrlf: write '\* -text' into \.gitattributes"
+    with pytest.raises(InputError, match=rf"{place}: changed after it was .*{words}"):
+        verdict(study, now=lambda: LATER)
+    path.write_bytes(plain.replace(b"\n", b"\r\n").replace(b"1", b"2", 1))
+    with pytest.raises(InputError) as error:
+        open_study(study)
+    assert "line ends" not in str(error.value)
+
+
+def test_git_is_told_to_leave_line_ends(tmp_path: Path) -> None:
+    """By init, and by register where study.toml was written by hand; what is there stays."""
+    assert init_study(tmp_path / "a").with_name(".gitattributes").read_text().endswith("\n* -text\n")
+    folder = write_study(tmp_path / "b")
+    (folder / ".gitattributes").write_text("* binary\n")
+    register(folder, now=lambda: NOW)
+    assert (folder / ".gitattributes").read_text() == "* binary\n"
+    assert (registered(tmp_path / "c") / ".gitattributes").read_text().endswith("\n* -text\n")
+
+
+def test_a_clone_with_other_line_ends(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With real git: the study is whole in a clone that changes line ends wherever it may."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "none"))
+    for arguments in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=x", "-c", "user.email=x@example.invalid", "commit", "-q", "-m", "one"],
+        ["clone", "-q", "-c", "core.autocrlf=true", str(study), str(tmp_path / "clone")],
+    ):
+        subprocess.run(["git", *arguments], cwd=study, check=True)
+    assert open_study(tmp_path / "clone").log.head == open_study(study).log.head
 
 
 def test_an_entry_of_another_study(study: Path, tmp_path: Path) -> None:
@@ -396,6 +447,12 @@ def test_bad_settings_are_named(old: str, new: str, words: str, tmp_path: Path) 
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
+    for command in LATER_COMMANDS.values():
+        with pytest.raises(InputError, match=r"nowhere: no such directory; expected a study directory"):
+            command(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file: is a file; expected a study directory"):
+        open_study(tmp_path / "file")
     with pytest.raises(InputError, match=r"no study\.toml in it; slotgrid study init"):
         load_settings(tmp_path)
     (tmp_path / "study.toml").write_text("")

@@ -122,6 +122,8 @@ def test_saturation_refuses() -> None:
         find_saturation({"S8": {**cell, (6, "r"): 1.0}, "S16": cell})
     with pytest.raises(InputError, match=r"N = 4, replicate r, S8: the baseline is 0 s"):
         find_saturation({"S8": {(4, "r"): 0.0}, "S16": cell})
+    with pytest.raises(InputError, match=r"N = 4, replicate r, S16: 0 s; allowed: above 0"):
+        find_saturation({"S8": cell, "S16": {(4, "r"): 0.0}})
     with pytest.raises(InputError, match=r"N = 4, replicate r, S8 is there twice"):
         cells_of([("S8", 4, "r", 1.0), ("S8", 4, "r", 1.0)])
     assert slot_order({"b": 16, "a": 8}) == ["a", "b"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import slotgrid as sg
 from slotgrid.errors import InputError
-from slotgrid.measure.surroundings import git_state, now
+from slotgrid.measure.surroundings import git_ignores, git_state, now
 from slotgrid.study.breakeven import arm_cost, break_even_runs
 from slotgrid.study.csv_input import read_cells, read_repeats
 from slotgrid.study.decisions import decisions_of
@@ -134,6 +134,8 @@ def test_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) is None
+    latin = tmp_path / b"gr\xfcn".decode("utf-8", "surrogateescape")
+    assert git_state(latin) is None
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "x")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "x@example.invalid")
@@ -143,10 +145,14 @@ def test_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert state is not None
     assert len(state["commit"]) == 40
     assert state["clean"] is True
-    (tmp_path / "new").write_text("")
+    (tmp_path / ".gitignore").write_text("left/\n")
+    (tmp_path / "left").mkdir()
+    assert git_ignores(tmp_path / "left" / "study.toml")
+    assert not git_ignores(tmp_path / "study.toml")
     state = git_state(tmp_path)
     assert state is not None
     assert state["clean"] is False
     monkeypatch.setenv("PATH", "")
     assert git_state(tmp_path) is None
+    assert not git_ignores(tmp_path / "left" / "study.toml")
     assert now().endswith("+00:00")

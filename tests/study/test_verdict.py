@@ -196,22 +196,44 @@ def test_simulated_runs_do_not_become_measured(study: Path) -> None:
         verdict(study, now=lambda: LATER)
 
 
-def test_runs_of_two_arms_swapped(brought_in: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ("what ran", r"configuration 1,2,4, the arm has 1,2$"),
+        ("what should have run", r"steps of 3 running in bucket 4: arm base \(1,2\) runs at most 2$"),
+        ("nothing", r"steps of 3 running in bucket 4: arm base \(1,2\) runs at most 2$"),
+    ],
+)
+def test_runs_of_two_arms_swapped(stated: str, words: str, brought_in: Path, tmp_path: Path) -> None:
     study = Path(shutil.copytree(brought_in, tmp_path / "study"))
     cell = study / "runs/main/n3-s5-b0"
     (cell / "base").rename(cell / "x")
     (cell / "wide").rename(cell / "base")
     (cell / "x").rename(cell / "wide")
-    for arm in ("base", "wide"):
-        rewrite_record(cell / arm / "record.json", arm=arm)
-    with pytest.raises(InputError, match=r"base: not a valid run .*configuration 1,2,4, the arm has 1,2$"):
+    for arm, config in (("base", sg.ServingConfig((1, 2))), ("wide", sg.ServingConfig((1, 2, 4)))):
+        path = cell / arm / "run/run.json"
+        told = json.loads(path.read_text())
+        if stated != "what ran":
+            told["config"] = config.to_dict() if stated == "what should have run" else None
+            path.write_text(json.dumps(told))
+        record = cell / arm / "record.json"
+        files = json.loads(record.read_text())["files"] | {"run.json": sha256_of(path)}
+        rewrite_record(record, arm=arm, files=files)
+    with pytest.raises(InputError, match=r"base: not a valid run .*" + words):
         verdict(study, now=lambda: LATER)
 
 
 def test_an_added_file_is_named(study: Path) -> None:
     path = study / "runs/main/n3-s5-b1/wide/run/server.log"
     path.write_text("")
-    with pytest.raises(InputError, match=r"server\.log: was not there when the run was recorded"):
+    with pytest.raises(InputError, match=r"server\.log: was not there when the run was recorded .* can be removed$"):
+        verdict(study, now=lambda: LATER)
+
+
+def test_a_lost_file_is_not_called_changed(study: Path) -> None:
+    path = study / "runs/main/n3-s5-b1/wide/run/steps.parquet"
+    path.unlink()
+    with pytest.raises(InputError, match=r"steps\.parquet: is gone; it was recorded on 2026-03-02.*, put it back$"):
         verdict(study, now=lambda: LATER)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -81,6 +82,9 @@ def _root(
 
 def main() -> None:
     """Entry point. Exit code 0 for success, 1 for a run that failed, 2 for bad input, 130 after ctrl-c."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # a file name may hold bytes that no encoding knows
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -37,6 +37,8 @@ def saturate(
     if channel not in ("a", "b"):
         raise InputError(f"--channel: {channel!r}; allowed: a, b")
     names = None if arms is None else [name.strip() for name in arms.split(",")]
+    if not source.exists():
+        raise InputError(f"{source}: No such file or directory; expected a study directory or a CSV")
     if source.is_dir():
         if profile is not None:
             raise InputError("--profile: a study has its registered profile; the option is for a CSV")
@@ -140,6 +142,8 @@ def null(
     if len(sources) == 1 and not sources[0].is_dir():
         from slotgrid.study.csv_input import read_repeats
 
+        if profile is not None:
+            raise InputError("--profile: prices run directories; a CSV has its device seconds already")
         groups = read_repeats(sources[0])
     else:
         from slotgrid.profile import load_profile

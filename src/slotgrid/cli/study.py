@@ -49,15 +49,19 @@ def register(
     as_json: JsonOption = False,
 ) -> None:
     """Draw the plans, predict every arm and fix all of it in a manifest."""
-    from slotgrid.measure.surroundings import git_state, now
+    from slotgrid.measure.surroundings import git_ignores, git_state, now
     from slotgrid.report.study_page import show_set
     from slotgrid.report.study_tables import study_tables
     from slotgrid.study.overview import overview
     from slotgrid.study.register import register as run_register
     from slotgrid.study.study import open_study
 
+    git, ignored = git_state(folder), git_ignores(folder / "study.toml")
+    if git is not None and ignored:
+        # clean whatever becomes of the study, which says nothing
+        git = {**git, "clean": None}
     with progress_bar("predicting", "arms on plans") as progress:
-        entry = run_register(folder, now=now, git=git_state(folder), amend=amend, progress=progress, note=note)
+        entry = run_register(folder, now=now, git=git, amend=amend, progress=progress, note=note)
     if as_json:
         rows = {plans.name: [row.to_dict() for row in entry.predictions(plans.name)] for plans in entry.sets}
         keys = ("entry", "kind", "registered_at", "git", "sets", "plans", "profile", "code_sha256")
@@ -78,8 +82,12 @@ def register(
     out.print(f"Manifest {entry.sha256}")
     if entry.data["git"] is None:
         note("no git commit was found here; commit the directory, so that the time is vouched for by more than a clock")
+    elif ignored:
+        note("git ignores the directory; end that and commit it: then the repository vouches for the time")
     elif not entry.data["git"]["clean"]:
         note("the git repository has uncommitted changes; commit them before measuring")
+    else:
+        note("commit the directory now: then the repository vouches for the time")
 
 
 @app.command()
@@ -212,10 +220,12 @@ def report(
     """Write one self-contained HTML page and a CSV of every table."""
     from slotgrid.report.study_page import save_report
     from slotgrid.study.overview import overview
-    from slotgrid.study.study import open_study
+    from slotgrid.study.study import check_output, open_study
 
+    target = folder / "report" if output is None else output
+    check_output(target, "--output")
     view = overview(open_study(folder), compile_s=seconds(compile_time, "--compile-time"))
-    paths = save_report(view, folder / "report" if output is None else output)
+    paths = save_report(view, target)
     if as_json:
         print_json({"page": str(paths[0]), "tables": [str(path) for path in paths[1:]]})
         return

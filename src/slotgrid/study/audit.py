@@ -16,6 +16,7 @@ from slotgrid.errors import InputError
 from slotgrid.study import log, store
 from slotgrid.study.log import Line, Log
 from slotgrid.study.manifest import MANIFEST, sha256_of
+from slotgrid.study.strangers import FOREIGN, line_ends_hint
 
 # of a run in the study: the run directory and what is recorded beside it
 RUN, RECORD, RECORD_FORMAT = "run", "record.json", "slotgrid-study-run/1"
@@ -95,11 +96,15 @@ def check_run_files(folder: Path, data: Mapping[str, Any]) -> None:
     """Raise InputError naming a file of the run in ``folder`` that is not as its record says."""
     base = folder / RUN
     for name, told in data["files"].items():
-        if not (base / name).is_file() or sha256_of(base / name) != told:
-            raise InputError(f"{base / name}: changed after it was recorded on {data['added_at']}")
+        path = base / name
+        if not path.is_file():
+            raise InputError(f"{path}: is gone; it was recorded on {data['added_at']}, put it back")
+        if sha256_of(path) != told:
+            hint = line_ends_hint(path, told)
+            raise InputError(f"{path}: changed after it was recorded on {data['added_at']}{hint}")
     for path in base.rglob("*"):
         if path.is_file() and path.relative_to(base).as_posix() not in data["files"]:
-            raise InputError(f"{path}: was not there when the run was recorded on {data['added_at']}")
+            raise InputError(f"{path}: was not there when the run was recorded on {data['added_at']}; {FOREIGN}")
 
 
 def _check(folder: Path, found: Log) -> None:
@@ -112,7 +117,7 @@ def _check(folder: Path, found: Log) -> None:
         if not found.lines:
             raise InputError(f"{folder / log.FILE}: is gone or empty, although {path} is there; put it back")
         if path.relative_to(folder).as_posix() not in named:
-            raise InputError(f"{path}: is not in {log.FILE}; whatever comes into a study is logged")
+            raise InputError(f"{path}: is not in {log.FILE}; whatever comes into a study is logged ({FOREIGN})")
 
 
 def _check_named(folder: Path, found: Log, line: Line) -> None:
@@ -127,7 +132,10 @@ def _check_named(folder: Path, found: Log, line: Line) -> None:
             return
         raise InputError(f"{where}, which is gone; put it back, nothing that was logged is left out")
     if sha256_of(path) != line.data.get("file_sha256"):
-        raise InputError(f"{path}: changed or replaced after {log.FILE} line {line.number} named it on {line.time}")
+        hint = line_ends_hint(path, str(line.data.get("file_sha256")))
+        raise InputError(
+            f"{path}: changed or replaced after {log.FILE} line {line.number} named it on {line.time}{hint}"
+        )
     if line.what == log.RUN:
         check_run_files(target, read_record(path))
     if line.what == log.VERDICT and _told_log(path) != Log(found.lines[: line.number - 1]).summary():

@@ -34,6 +34,7 @@ from slotgrid.study.records import (
 )
 from slotgrid.study.settings import MEASURED, SIMULATED, Arm, PlanSet, Settings
 from slotgrid.study.study import Study, check_code, open_study
+from slotgrid.study.texts import check_text
 from slotgrid.study.validity import check_started
 
 Progress = Callable[[int, int], None]
@@ -310,6 +311,9 @@ def _ingest(
 ) -> Collected:
     if not run_folders:
         raise InputError("ingest: no run directory given")
+    check_text(started, "--started")
+    for name in run_folders:
+        check_text(Path(name).resolve(), "run directory")
     jobs: list[_Incoming] = []
     for i, name in enumerate(run_folders):
         if progress is not None:

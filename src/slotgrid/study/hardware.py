@@ -18,6 +18,7 @@ from slotgrid.measure.server_process import end_leftover
 from slotgrid.study.manifest import ARMS, Cell, Entry, plan_file, sha256_of
 from slotgrid.study.settings import MEASURED, STEADY, PlanSet, Settings
 from slotgrid.study.study import Study
+from slotgrid.study.texts import check_text
 
 FOLDER = "measuring"
 OTHER_ARMS_OPTION = "--other-arms"
@@ -51,6 +52,7 @@ def check_arms_file(entry: Entry, reason: str | None = None) -> ArmsFile:
             "slotgrid study ingest"
         )
     path = settings.folder / settings.arms_file
+    check_text(reason, OTHER_ARMS_OPTION)
     registered = str(entry.data["files"].get(ARMS))
     sha256 = sha256_of(path)
     if sha256 == registered:

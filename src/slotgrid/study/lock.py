@@ -11,6 +11,7 @@ from pathlib import Path
 from slotgrid.errors import InputError, RunError
 from slotgrid.study import log
 from slotgrid.study.audit import recover
+from slotgrid.study.texts import check_text
 
 
 @contextlib.contextmanager
@@ -19,8 +20,10 @@ def working(
 ) -> Iterator[Path | None]:
     """Hold the study while a command works on it, and first finish what a killed one began; gives what that was.
 
-    ``note`` gets a sentence about it. Raises RunError when another command is at work.
+    ``note`` gets a sentence about it. Raises RunError when another command is at work, InputError when the folder has a
+    name that cannot be kept.
     """
+    check_text(folder.resolve(), "study directory")
     with _locked(folder):
         finished, said = recover(folder, now)
         for text in said:

@@ -17,6 +17,7 @@ from typing import Any
 from slotgrid import files
 from slotgrid.errors import InputError
 from slotgrid.study.store import sync
+from slotgrid.study.strangers import CHANGED_LINE_ENDS
 
 FILE = "log.jsonl"
 FORMAT = "slotgrid-study-log/1"
@@ -98,8 +99,10 @@ def _parse_line(row: bytes, number: int, previous: str | None, where: str) -> Li
         raise InputError(f"{at}: not a line of the log; it has {', '.join(_NEEDED)}")
     if number == 1 and data.get("format") != FORMAT:
         raise InputError(f'{at}: expected "format": "{FORMAT}"')
-    if row != _text(data) or data["sha256"] != _digest(data):
-        raise InputError(f"{at}: changed after it was written (its hash is another)")
+    whole = data["sha256"] == _digest(data)
+    if row != _text(data) or not whole:
+        hint = CHANGED_LINE_ENDS if whole and row == _text(data) + b"\r" else ""
+        raise InputError(f"{at}: changed after it was written (its hash is another){hint}")
     if data["line"] != number or data["previous_sha256"] != previous:
         raise InputError(f"{at}: does not follow the line before it; a line was changed, removed or added")
     return Line(number, data["sha256"], data)

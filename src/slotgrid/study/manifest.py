@@ -27,15 +27,18 @@ from slotgrid.profile.stack_profile import profile_from_toml
 from slotgrid.study import store
 from slotgrid.study.outcome import Outcome
 from slotgrid.study.settings import FILE, PlanSet, Settings, settings_from_toml
+from slotgrid.study.strangers import FOREIGN, line_ends_hint
 
 FORMAT = "slotgrid-manifest/1"
 REGISTERED = "registered"
 MANIFEST, VOUCHER, PREDICTIONS, PROFILE = "manifest.json", "manifest.sha256", "predictions.json", "profile.toml"
 ARMS = "arms.toml"
 PREDICTIONS_FORMAT = "slotgrid-predictions/1"
-# what plans, predictions and decisions depend on; a change elsewhere (a picture, a server) cannot bend a verdict
-_DECIDING = ("plan.py", "config.py", "units.py", "toml_reader.py")
+# what plans, predictions, runs and decisions depend on; a change elsewhere (a picture, a server) cannot bend a verdict
+_DECIDING = ("config.py", "errors.py", "event_format.py", "files.py", "plan.py", "toml_reader.py", "units.py")
 _DECIDING_ROOMS = ("workload", "profile", "engine", "run", "diagnose", "study")
+# how runs are made, timed and called valid; not the calibration, which lies in a folder of its own
+_MEASURING = "measure"
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,9 @@ def sha256_of(path: Path) -> str:
 
 
 def code_hashes() -> dict[str, str]:
-    """SHA-256 of every source file that plans, predictions and decisions depend on."""
+    """SHA-256 of every source file that plans, predictions, runs and decisions depend on."""
     source = Path(slotgrid.__file__).parent
-    paths = [source / name for name in _DECIDING]
+    paths = [source / name for name in _DECIDING] + list((source / _MEASURING).glob("*.py"))
     for room in _DECIDING_ROOMS:
         paths += [path for path in (source / room).rglob("*") if path.suffix in (".py", ".toml", ".csv")]
     return {path.relative_to(source).as_posix(): sha256_of(path) for path in sorted(paths)}
@@ -171,7 +174,7 @@ def load_entries(study: Path) -> list[Entry]:
     entries: list[Entry] = []
     for number, name in enumerate(names, start=1):
         if name != entry_name(number):
-            raise InputError(f"{register / name}: not an entry; {entry_name(number)} is expected here")
+            raise InputError(f"{register / name}: not an entry; {entry_name(number)} is expected here ({FOREIGN})")
         entries.append(_load_entry(register / name, number, entries[-1].sha256 if entries else None, study))
     return entries
 
@@ -186,9 +189,10 @@ def check_current(study: Path, entries: Sequence[Entry]) -> None:
     path = study / FILE
     if sha256_of(path) != entries[-1].data["files"][FILE]:
         last = entries[-1]
+        advice = f"; put it back ({last.folder / FILE}), or register the change with --amend REASON for new plans"
+        advice = line_ends_hint(path, last.data["files"][FILE]) or advice
         raise InputError(
-            f"{path}: changed after it was registered on {last.registered_at} (entry {last.number}); put it back "
-            f"({last.folder / FILE}), or register the change with --amend REASON for new plans"
+            f"{path}: changed after it was registered on {last.registered_at} (entry {last.number}){advice}"
         )
 
 
@@ -203,7 +207,8 @@ def _load_entry(folder: Path, number: int, previous_sha256: str | None, study: P
     sha256 = sha256_of(path)
     vouched = files.read_bytes(folder / VOUCHER).split()
     if not vouched or vouched[0].decode(errors="replace") != sha256:
-        raise InputError(f"{path}: changed after it was registered ({VOUCHER} beside it names another hash)")
+        hint = line_ends_hint(path, vouched[0].decode(errors="replace")) if vouched else ""
+        raise InputError(f"{path}: changed after it was registered ({VOUCHER} beside it names another hash){hint}")
     data = store.read_object(path, FORMAT)
     missing = [key for key in ("entry", "registered_at", "sets", "plans", "files", "code") if key not in data]
     if missing:
@@ -215,10 +220,11 @@ def _load_entry(folder: Path, number: int, previous_sha256: str | None, study: P
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: missing; it was registered {when}")
         if sha256_of(folder / name) != told:
-            raise InputError(f"{folder / name}: changed after it was registered {when}")
+            hint = line_ends_hint(folder / name, told)
+            raise InputError(f"{folder / name}: changed after it was registered {when}{hint}")
     extra = sorted(set(_files(folder)) - set(data["files"]) - {MANIFEST, VOUCHER})
     if extra:
-        raise InputError(f"{folder / extra[0]}: was not there when the entry was registered {when}")
+        raise InputError(f"{folder / extra[0]}: was not there when the entry was registered {when}; {FOREIGN}")
     settings = settings_from_toml(files.read_bytes(folder / FILE), str(folder / FILE), study)
     # without one in study.toml it is the name of the folder, as it was when it was registered
     settings = replace(settings, title=str(data.get("title", settings.title)))

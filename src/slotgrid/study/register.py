@@ -33,6 +33,8 @@ from slotgrid.study.predict import predict
 from slotgrid.study.resample import LEAST_VALUES
 from slotgrid.study.seeds import check_plans, check_search
 from slotgrid.study.settings import FILE, SIMULATED, STEADY, PlanSet, Settings, load_settings
+from slotgrid.study.strangers import ATTRIBUTES, ATTRIBUTES_TEXT
+from slotgrid.study.texts import check_text
 from slotgrid.workload import Workload, load_workload
 
 Progress = Callable[[int, int], None]
@@ -57,6 +59,7 @@ def register(
     partly simulated, when it does not say what chose the configurations, when seeds or plans are not new, or when an
     amendment touches what was registered; RunError when another command is at work on the study.
     """
+    check_text(amend, "--amend")
     with working(Path(folder), now=now, note=note) as finished:
         return _register(Path(folder), now, git, amend, progress, finished)
 
@@ -84,6 +87,8 @@ def _register(
     profile = profile_from_toml(data, where)
     plans = _draw(new_sets, workloads, entries)
     check_plans(searched, {cell.place: plan.content_sha256 for cell, (_, plan) in plans.items()})
+    # a study.toml that was not made by init
+    store.write_new(study / ATTRIBUTES, ATTRIBUTES_TEXT.encode())
     number = len(entries) + 1
     target = study / manifest.REGISTERED / entry_name(number)
 

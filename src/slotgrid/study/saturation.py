@@ -125,7 +125,7 @@ def find_saturation(
     """Judge each adjacent pair.
 
     device_s: per arm (in order of slots) its device seconds, or its ratios to a common baseline, by cell. Raises
-    InputError when there is one arm only, cells differ between arms, or a value is 0.
+    InputError when there is one arm only, cells differ between arms, or a value is not above 0.
     """
     if len(device_s) < 2:
         raise InputError(f"saturation: {len(device_s)} slot count; at least two are needed to compare")
@@ -138,6 +138,11 @@ def find_saturation(
             raise InputError(
                 f"saturation: N = {n}, replicate {replicate} is missing for {arm}; pairs need the same cells"
             )
+        for cell, seconds in after.items():
+            if not seconds > 0:
+                raise InputError(
+                    f"saturation: N = {cell[0]}, replicate {cell[1]}, {more}: {seconds:g} s; allowed: above 0"
+                )
         values = [ratio(after[cell], before[cell], f"N = {cell[0]}, replicate {cell[1]}, {fewer}") for cell in before]
         found = median_interval(values, resamples=resamples, seed=seed)
         decision, rule = _judge(found, widest)

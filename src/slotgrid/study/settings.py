@@ -15,7 +15,7 @@ from slotgrid.errors import InputError
 from slotgrid.run.window import EVALUATION_S
 from slotgrid.study.decide import TOLERANCES, DeviceTimeCriteria
 from slotgrid.study.steady import SteadyCriteria
-from slotgrid.study.store import STUDY_FILE
+from slotgrid.study.store import STUDY_FILE, check_folder
 from slotgrid.toml_reader import Table, parse_toml
 from slotgrid.units import parse_quantity
 
@@ -141,6 +141,7 @@ class Settings:
 
 def load_settings(folder: str | Path) -> Settings:
     """Read ``study.toml`` of a study directory."""
+    check_folder(Path(folder))
     path = Path(folder) / FILE
     if not path.exists():
         raise InputError(f"{folder}: no {FILE} in it; slotgrid study init {folder} writes one")

@@ -20,6 +20,13 @@ STUDY_FILE = "study.toml"
 _PARTIAL = ".partial"
 
 
+def check_folder(path: Path) -> None:
+    """Raise InputError when there is no such directory."""
+    if not path.is_dir():
+        kind = "is a file" if path.exists() else "no such directory"
+        raise InputError(f"{path}: {kind}; expected a study directory")
+
+
 def write_new(path: Path, data: bytes) -> bool:
     """Write a file that must not exist; False when it does. Whole or not at all.
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotgrid.errors import InputError
-from slotgrid.study import manifest
+from slotgrid.study import manifest, store
 from slotgrid.study.audit import audit
 from slotgrid.study.log import Log
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.settings import PlanSet
+from slotgrid.study.texts import check_text
+
+# folders of a study where nothing but what it keeps may lie
+KEPT = ("registered", "runs", "verdicts", "measuring")
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ def open_study(folder: str | Path) -> Study:
     Raises InputError naming the first file that is gone, not as it was, or not in the log.
     """
     path = Path(folder)
+    store.check_folder(path)
     entries = manifest.load_entries(path)
     log = audit(path)
     if not entries:
@@ -68,11 +73,20 @@ def open_study(folder: str | Path) -> Study:
     return Study(path, tuple(entries), log)
 
 
+def check_output(target: str | Path, where: str) -> None:
+    """Raise InputError when what is written to ``target`` would lie among what a study keeps and make it refuse."""
+    found = Path(target).resolve()
+    for path in (found, *found.parents):
+        if path.name in KEPT and (path.parent / store.STUDY_FILE).is_file():
+            raise InputError(f"{where}: {target} is inside {path}, which the study keeps; choose a folder outside it")
+
+
 def check_code(entry: Entry, reason: str | None) -> dict[str, object] | None:
     """None when the code is what the entry was registered with, else what is kept about the difference.
 
     Raises InputError naming the first changed file unless a reason is given.
     """
+    check_text(reason, "--other-code")
     changed: Sequence[str] = manifest.changed_code(entry)
     if not changed:
         return None

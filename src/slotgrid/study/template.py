@@ -6,6 +6,8 @@ from pathlib import Path
 
 from slotgrid.errors import InputError
 from slotgrid.study import store
+from slotgrid.study.strangers import ATTRIBUTES, ATTRIBUTES_TEXT
+from slotgrid.study.texts import check_text
 
 TEXT = """\
 # A study: arms and plans are fixed first, predictions registered, runs measured, and judged once.
@@ -72,8 +74,13 @@ equal_band = [0.98, 1.02]            # 3. same side of 1, or both in this band
 
 
 def init_study(folder: str | Path) -> Path:
-    """Write study.toml into the directory and return its path. Raises InputError when there is one."""
+    """Write study.toml, and .gitattributes where there is none, into the directory; the path of the first.
+
+    Raises InputError when there is one.
+    """
+    check_text(Path(folder).resolve(), "study directory")
     path = Path(folder) / store.STUDY_FILE
     if not store.write_new(path, TEXT.encode()):
         raise InputError(f"{path}: already there; a study is never overwritten")
+    store.write_new(path.with_name(ATTRIBUTES), ATTRIBUTES_TEXT.encode())
     return path

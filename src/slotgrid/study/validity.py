@@ -1,4 +1,5 @@
-"""Whether a run may stand in its place: it ran the plan, its numbers are numbers, it began after the registration."""
+"""Whether a run may stand in its place: it ran the plan on the arm, its numbers are numbers, it began after the
+registration."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def invalid_reasons(run: Run, plan: InputPlan, arm: Arm, plans: PlanSet) -> list
     if reasons:
         return reasons
     in_flight = len(plan.clients) if plans.load == STEADY else None
-    return _other_times(run.requests) or _other_requests(run, (planned_tokens(plan), "the plan"), in_flight)
+    return (
+        _other_times(run.requests)
+        or _other_requests(run, (planned_tokens(plan), "the plan"), in_flight)
+        or _other_steps(run, arm)
+    )
 
 
 def repeat_reasons(run: Run, planned: tuple[Planned, str] | None) -> list[str]:
@@ -90,10 +95,10 @@ def _other_requests(run: Run, planned: tuple[Planned, str] | None, in_flight: in
     in_flight: requests that may have been open when the run was cut off by its window; None for a whole run.
     """
     told, whose = planned or (None, "")
-    names = ("session", "turn", "prompt_tokens", "output_tokens", "finish_s")
+    names = ("session", "turn", "prompt_tokens", "output_tokens", "finish_s", "cached_tokens", "computed_tokens")
     seen: set[tuple[int, int]] = set()
     made = 0
-    for i, (session, turn, prompt, output, finish) in enumerate(run.requests.select(names).iter_rows()):
+    for i, (session, turn, prompt, output, finish, *prefill) in enumerate(run.requests.select(names).iter_rows()):
         if session is None or turn is None:
             return [f"request row {i}: session and turn are not known"]
         key, place = (session, turn), f"request row {i} (session {session}, turn {turn})"
@@ -102,9 +107,13 @@ def _other_requests(run: Run, planned: tuple[Planned, str] | None, in_flight: in
         if key in seen:
             return [f"{place}: is there twice"]
         seen.add(key)
+        wanted = (prompt, output) if told is None else told[key]
+        # the price of a prefill counts as soon as the request arrived, so it must be right in flight too
+        wrong = _other_prefill(wanted[0], *prefill)
+        if wrong is not None:
+            return [f"{place}: {wrong}"]
         if in_flight is not None and finish is None:
             continue
-        wanted = (prompt, output) if told is None else told[key]
         for name, value, want in zip(names[2:4], (prompt, output), wanted, strict=True):
             if value != want:
                 return [f"{place}: {name} is {value}, {whose} has {want}"]
@@ -120,6 +129,42 @@ def _other_requests(run: Run, planned: tuple[Planned, str] | None, in_flight: in
     most = made + in_flight * max(output for _, output in told.values())
     if not (1 - PARTIAL) * made <= stepped <= (1 + PARTIAL) * most:
         return [f"decode steps make {stepped:,} tokens, the requests need {made:,} to {most:,}"]
+    return []
+
+
+def _other_prefill(prompt: int | None, cached: int | None, computed: int | None) -> str | None:
+    """What is wrong with the prefill of a request: what is not reused is computed, and at least the last token is."""
+    if prompt is None or computed is None:
+        return None
+    if cached is not None and computed != prompt - cached:
+        return f"computed_tokens is {computed}; a prompt of {prompt} with {cached} cached leaves {prompt - cached}"
+    if not 1 <= computed <= prompt:
+        return f"computed_tokens is {computed}; allowed: 1 to {prompt}, its prompt"
+    return None
+
+
+def _other_steps(run: Run, arm: Arm) -> list[str]:
+    """The first decode step that a server of the arm cannot make, whatever configuration the run states.
+
+    More requests than its limit, another bucket than the smallest that holds them (or none that is known: such a step
+    has no price), or more slots than it has.
+    """
+    assert run.histogram is not None
+    config = arm.config
+    for running, bucket, steps in run.histogram.iter_rows():
+        if running is None or running < 1:
+            return [f"decode steps of {running} running requests; allowed: 1 to {config.max_running}"]
+        place = f"{steps:,} decode steps of {running} running" + ("" if bucket is None else f" in bucket {bucket}")
+        if running > config.max_running:
+            return [f"{place}: arm {arm.name} ({config.label}) runs at most {config.max_running}"]
+        if bucket is None:
+            return [f"{place}: in which bucket is not known (channel A needs it)"]
+        if bucket != config.bucket_for(running):
+            return [f"{place}: arm {arm.name} ({config.label}) has bucket {config.bucket_for(running)} for them"]
+    if "slot" in run.requests.columns:
+        held = run.requests["slot"].drop_nulls().n_unique()
+        if held > config.slots:
+            return [f"{held} different slots were held: arm {arm.name} ({config.label}) has {config.slots}"]
     return []
 
 

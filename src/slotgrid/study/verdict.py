@@ -47,11 +47,17 @@ def verdict(
     other_code: str | None = None,
     note: Callable[[str], None] | None = None,
 ) -> StoredVerdict:
-    """Judge a data set, or give the verdict it has. A verdict is never replaced.
+    """Judge a data set, or give the verdict it has. A verdict is never replaced. One that is there is read without
+    holding the study, so also where nothing can be written.
 
     Raises InputError when a run is missing, changed, of another plan or another study, or lacks a channel, and when the
     arms of a set are partly simulated; RunError when another command is at work on the study.
     """
+    if any((Path(folder) / FOLDER).glob(f"*/{FILE}")):
+        study = open_study(folder)
+        stored = load_verdict(study, *study.choose(plan_set))
+        if stored is not None:
+            return stored
     with working(Path(folder), now=now, note=note):
         return _verdict(open_study(folder), now, plan_set, other_code)
 

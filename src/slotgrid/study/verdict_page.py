@@ -27,7 +27,7 @@ def keep_page(folder: str | Path, plan_set: str, path: Path, text: str, *, now: 
     """
     with working(Path(folder), now=now):
         known = _written(log.read_log(Path(folder)), plan_set)
-        sha256 = hashlib.sha256(text.encode()).hexdigest()
+        sha256 = hashlib.sha256(files.utf8_bytes(text)).hexdigest()
         there = sha256_of(path) if path.is_file() else None
         if sha256 not in known:
             log.append(Path(folder), log.PAGE, now(), set=plan_set, file_sha256=sha256)
