@@ -81,7 +81,7 @@ def test_a_study_that_holds_them_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     verdict(folder, now=lambda: LATER, plan_set="main")
     folder = folder.rename(tmp_path / REASON)
     page = save_report(overview(open_study(folder)), tmp_path / "report")[0].read_bytes().decode()
-    assert page.count("Gr\\udcfcnde") >= 1
+    assert "Gr\\udcfcnde" in page
     assert not verdict(folder, now=lambda: LATER, plan_set="main").fresh
 
 
