@@ -185,7 +185,7 @@ def test_a_page_that_the_log_does_not_know_is_made_anew_without_a_word_against_i
     log.write_bytes(b"".join(lines))
     html = tmp_path / "mine/verdicts/main/verdict.html"
     html.write_text(html.read_text() + "<!-- older -->")
-    assert typed("study", "verdict", "mine").stderr.endswith("verdict.html in place of an earlier one\n")
+    assert typed("study", "verdict", "mine").stderr.endswith("verdict.html; the one there was of an earlier version\n")
     assert "older" not in html.read_text()
 
 

@@ -173,7 +173,7 @@ def verdict(
     from slotgrid.study.overview import overview
     from slotgrid.study.study import open_study
     from slotgrid.study.verdict import verdict as run_verdict
-    from slotgrid.study.verdict_page import is_kept, keep_page
+    from slotgrid.study.verdict_page import is_kept, keep_page, said_of
 
     found = run_verdict(folder, now=now, plan_set=plan_set, other_code=other_code, note=note)
     if not found.fresh:
@@ -183,14 +183,15 @@ def verdict(
     page = found.path.with_suffix(".html")
     # one that lies there as it was written stays, whatever another version would make of the same verdict
     if not is_kept(study, found.data["set"], page):
-        text = study_page(view, found.data["set"])
+        told = said_of(study, found.data["set"], page)
         try:
-            note(f"page written to {page}{keep_page(folder, found.data['set'], page, text, now=now)}")
+            keep_page(folder, found.data["set"], page, study_page(view, found.data["set"]), now=now)
+            note(f"page written to {page}{told}")
         except InputError as error:
             if found.fresh:
                 raise
             # the verdict stands and can be shown, also from a disk that is only read
-            note(f"the page is not written: {error}")
+            note(f"the page is not written: {error}{told}")
     if as_json:
         print_json(found.data)
         return

@@ -20,23 +20,26 @@ def is_kept(study: Study, plan_set: str, path: Path) -> bool:
     return path.is_file() and sha256_of(path) in _written(study.log, plan_set)
 
 
-def keep_page(folder: str | Path, plan_set: str, path: Path, text: str, *, now: Callable[[], str]) -> str:
-    """Write the page and put its hash into the log; returns what is to be said of the one that was there, or "".
+def said_of(study: Study, plan_set: str, path: Path) -> str:
+    """What is to be said of a page that is not kept; "" where none is there."""
+    if not path.is_file():
+        return ""
+    if _written(study.log, plan_set):
+        return "; the one there was changed after it was written"
+    return "; the one there was of an earlier version"
+
+
+def keep_page(folder: str | Path, plan_set: str, path: Path, text: str, *, now: Callable[[], str]) -> None:
+    """Write the page and put its hash into the log.
 
     Raises InputError when it cannot be written, RunError when another command is at work on the study.
     """
     with working(Path(folder), now=now):
         known = _written(log.read_log(Path(folder)), plan_set)
         sha256 = hashlib.sha256(text.encode()).hexdigest()
-        there = sha256_of(path) if path.is_file() else None
         if sha256 not in known:
             log.append(Path(folder), log.PAGE, now(), set=plan_set, file_sha256=sha256)
         files.write_text(path, text)
-    if there is None or there == sha256:
-        return ""
-    if known:
-        return "; the one there was changed after it was written"
-    return " in place of an earlier one"
 
 
 def _written(found: Log, plan_set: str) -> set[str]:
