@@ -199,7 +199,7 @@ def verdict(
             if found.fresh:
                 raise
             # the verdict stands and can be shown, also from a disk that is only read
-            note(f"the page is not written: {error}")
+            note(f"the page is not written: {error}{told}")
     if as_json:
         print_json(found.data)
         return
