@@ -16,7 +16,12 @@ from typing import Any
 
 import pytest
 
+from slotgrid import files
+from slotgrid._version import __version__
 from slotgrid.cli.main import run
+from slotgrid.errors import InputError
+from slotgrid.report import page
+from slotgrid.study import manifest
 from tests.conftest import DATA, Command, assert_one_line_error, read_csv
 from tests.study.small import PLACES, SIMULATED, measured, registered, write_study
 
@@ -128,7 +133,7 @@ def test_every_step_in_its_order(typed: Command, tmp_path: Path) -> None:
     whole = page.read_text()
     page.write_text(whole.replace("withheld", "passed").replace("failed", "passed") + "<!-- edited -->")
     process = typed("study", "verdict", "mine")
-    assert "page written to mine/verdicts/main/verdict.html; the one there was not what verdict.json" in process.stderr
+    assert process.stderr.endswith("verdict.html; the one there was changed after it was written\n")
     assert page.read_text() == whole
     as_json = json.loads(typed("study", "verdict", "mine", "--json").stdout)
     assert as_json == json.loads((tmp_path / "mine/verdicts/main/verdict.json").read_text())
@@ -144,6 +149,70 @@ def test_every_step_in_its_order(typed: Command, tmp_path: Path) -> None:
     assert_one_line_error(typed("study", "ingest", "mine", runs[0]), "has a run already; it is never overwritten")
     (tmp_path / "mine/study.toml").write_text("format = 'slotgrid-study/1'")
     assert_one_line_error(typed("study", "verdict", "mine"), "study.toml: changed after it was registered")
+
+
+def test_a_verdicts_page_is_not_accused_of_what_it_was_not(
+    typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed, copied, or looked at with another version: the page stays as it was written, and nothing changes."""
+    write_study(tmp_path / "mine")
+    for command in ("register", "measure", "verdict"):
+        assert typed("study", command, "mine").returncode == 0
+    (tmp_path / "mine").rename(tmp_path / "copy")
+    kept = {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "code_hashes", lambda: {"plan.py": "another version"})
+        patch.setattr(page, "__version__", "another version")
+        assert "page" not in typed("study", "verdict", "copy").stderr
+        assert {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()} == kept
+        # one that is made anew says nothing of the code that is here now, nor of the new name of the folder
+        html = tmp_path / "copy/verdicts/main/verdict.html"
+        html.unlink()
+        assert typed("study", "verdict", "copy").stderr.endswith("page written to copy/verdicts/main/verdict.html\n")
+        assert html.read_text() == kept[html].decode().replace(f"slotgrid {__version__}", "slotgrid another version")
+        assert "<title>Verdict on main: mine</title>" in html.read_text()
+    # the one of the other version is as good
+    assert "page" not in typed("study", "verdict", "copy").stderr
+    assert typed("study", "report", "copy").returncode == 0
+
+
+def test_a_page_that_the_log_does_not_know_is_made_anew_without_a_word_against_it(
+    typed: Command, tmp_path: Path
+) -> None:
+    """As of a version that kept no hash."""
+    write_study(tmp_path / "mine")
+    for command in ("register", "measure", "verdict"):
+        assert typed("study", command, "mine").returncode == 0
+    log = tmp_path / "mine/log.jsonl"
+    *lines, last = log.read_bytes().splitlines(keepends=True)
+    assert json.loads(last)["what"] == "page"
+    log.write_bytes(b"".join(lines))
+    html = tmp_path / "mine/verdicts/main/verdict.html"
+    html.write_text(html.read_text() + "<!-- older -->")
+    assert typed("study", "verdict", "mine").stderr.endswith("verdict.html; the one there was of an earlier version\n")
+    assert "older" not in html.read_text()
+
+
+def test_a_set_that_cannot_be_measured_is_left_out(
+    typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are made, the reason and the way out are said, and the call ends with 1."""
+    folder = write_study(tmp_path / "a")
+    assert typed("study", "register", "a").returncode == 0
+    path = folder / "study.toml"
+    addition = path.read_text()[path.read_text().index("[[plans]]") :].replace('"main"', '"next"').replace("[5]", "[6]")
+    path.write_text(path.read_text().replace("[[plans]]", "[criteria]\nlargest_error = 0.05\n[[plans]]", 1) + addition)
+    # as if the code had changed in between
+    before = manifest.code_hashes
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "code_hashes", lambda: {**before(), "plan.py": "changed"})
+        assert typed("study", "register", "a", "--amend", "wider").returncode == 0
+        process = typed("study", "measure", "a")
+        assert (process.returncode, process.stdout) == (1, f"{PLACES} runs added (simulated), 0 were there\n")
+        assert "left out: slotgrid/plan.py: changed after entry 1 was registered" in process.stderr
+        assert process.stderr.endswith("1 sets could not be measured, 8 runs are missing; the lines above say more\n")
+        assert_one_line_error(typed("study", "measure", "a"), "--other-code REASON")
+    assert "--other-arms" in typed("study", "measure", "--help").stdout
 
 
 def test_amendment_and_ingest(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
@@ -197,7 +266,7 @@ def test_report_verifies_what_it_shows(typed: Command, tmp_path: Path) -> None:
     log = folder / "log.jsonl"
     for path, words in (
         (run, "wide/run/requests.parquet: changed after it was recorded"),
-        (log, "log.jsonl: line 10: changed after it was written"),
+        (log, "log.jsonl: line 11: changed after it was written"),
     ):
         kept = path.read_bytes()
         path.write_bytes(kept[:-1] + b" " + kept[-1:])
@@ -241,8 +310,10 @@ def test_a_stored_verdict_on_a_disk_that_is_only_read(
     again = typed("study", "verdict", folder, "--json")
     assert (again.returncode, again.stdout) == (0, first.stdout)
     assert "this is the stored verdict" in again.stderr
-    assert "the page is not written: " in again.stderr
-    assert "Permission denied" in again.stderr
+    assert (
+        f"the page is not written: {folder}/log.jsonl: cannot write: Permission denied; the one there was changed"
+        in again.stderr
+    )
     assert page.read_text() == "edited"
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
@@ -402,3 +473,21 @@ def test_help_and_typos(typed: Command) -> None:
         assert_one_line_error(typed("study", *command, "nowhere", *more), "nowhere: no such directory")
     assert_one_line_error(typed("saturate", "nowhere", "--set", "main"), "nowhere: No such file or directory")
     assert "all of them unless given" in " ".join(typed("study", "measure", "--help").stdout.split())
+
+
+def test_a_stored_verdict_is_shown_where_its_page_cannot_be_written(
+    typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path / "mine")
+    for command in ("register", "measure", "verdict"):
+        assert typed("study", command, "mine").returncode == 0
+    (tmp_path / "mine/verdicts/main/verdict.html").unlink()
+
+    def full(*_: object) -> None:
+        raise InputError("verdict.html: cannot write: No space left on device")
+
+    monkeypatch.setattr(files, "write_text", full)
+    process = typed("study", "verdict", "mine")
+    assert process.returncode == 0
+    assert "the page is not written: verdict.html: cannot write" in process.stderr
+    assert "The rule of each decision" in process.stdout

@@ -107,6 +107,32 @@ def test_every_arm_runs_every_plan_on_a_fresh_server(tmp_path: Path) -> None:
     assert len(starts(tmp_path)) == 4
 
 
+def test_the_wanted_conditions_alone_in_the_order_of_all(tmp_path: Path) -> None:
+    """Each is told of as soon as it is over; an arm that is not needed is not compiled either."""
+    file = write_arms(tmp_path, {"A": "ok", "B": "ok", "C": "ok"}, plans=2)
+    file.write_text(file.read_text().replace('name = "C"', 'name = "C"\ncompile = ["false"]'))
+    arms = load_arms(file)
+    wanted = {("A", 1), ("B", 0), ("B", 1)}
+    told: list[tuple[str, int, int]] = []
+
+    def over(result: ConditionResult) -> None:
+        told.append((result.arm, result.replicate, len(starts(tmp_path))))
+
+    results = measure_arms(arms=arms, output=tmp_path / "out", wanted=wanted, outcome=over)
+    order = [(name, r) for r, names in enumerate(arms.order) for name in names if (name, r) in wanted]
+    assert [(result.arm, result.replicate) for result in results] == order
+    assert all(result.valid and result.position == arms.order[result.replicate].index(result.arm) for result in results)
+    assert told == [(name, r, number) for number, (name, r) in enumerate(order, start=1)]
+    assert not (tmp_path / "out/C").exists()
+    # what is there is told of, too, where it lies now; the rest of the same measurement can follow
+    (tmp_path / "out").rename(tmp_path / "moved")
+    again = measure_arms(arms=arms, output=tmp_path / "moved", wanted={*wanted, ("A", 0)})
+    assert [result.folder for result in again if (result.arm, result.replicate) in wanted] == [
+        str(tmp_path / "moved" / name / f"r{r}") for name, r in order
+    ]
+    assert len(starts(tmp_path)) == 4
+
+
 FAULTS = {
     "broken": "the server ended by itself (exit code 3): no device found (while starting)",
     "deaf": "the server was not ready within 0.3 s (http://127.0.0.1:{port}/health: no answer)",
@@ -121,8 +147,11 @@ def test_a_failing_server_is_named_run_once_more_and_the_rest_goes_on(mode: str,
     if mode == "deaf":
         # a limit of this arm alone
         file.write_text(file.read_text().replace('name = "BAD"', 'name = "BAD"\nready_timeout = "300ms"'))
-    results = measure_arms(arms=load_arms(file), output=tmp_path / "out")
+    told: list[ConditionResult] = []
+    results = measure_arms(arms=load_arms(file), output=tmp_path / "out", outcome=told.append)
     by_arm = {result.arm: result for result in results}
+    # also of the first attempt
+    assert sorted((result.arm, result.attempts) for result in told) == [("BAD", 1), ("BAD", 2), ("GOOD", 1)]
     bad = by_arm["BAD"]
     assert by_arm["GOOD"].valid
     assert (bad.valid, bad.attempts) == (False, 2)

@@ -14,8 +14,17 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from slotgrid.errors import InputError
+from slotgrid.report.diagnose_table import Grid
 from slotgrid.report.figure import DPI, WIDTH_IN, Picture
-from slotgrid.report.study_page import DECIDED, WARNING, remarks, save_report, show_set, study_page
+from slotgrid.report.study_page import (
+    DECIDED,
+    WARNING,
+    remarks,
+    save_report,
+    set_sections,
+    show_set,
+    study_page,
+)
 from slotgrid.report.study_pictures import set_pictures
 from slotgrid.report.study_tables import study_tables
 from slotgrid.run import save_run
@@ -278,6 +287,14 @@ def test_steady_pictures(tmp_path: Path) -> None:
     assert all(f'id="main-{name}"' in page for name in ("ratios", "reuse", "saturation", "cost", "break-even"))
     for word in ("occupancy", "Ranking", "turns", "not confirmed"):
         assert word in page
+    # a long text stands in no row of many numbers, where it would be squeezed to a word a line
+    sections = dict(set_sections(found.sets[0], list(tables.values())))
+    (_, cells), (outside,) = sections["Cells"], sections["Cells outside the measured range"]
+    assert isinstance(cells, Grid)
+    assert isinstance(outside, Grid)
+    assert max(len(text) for row in cells.rows for text in row) < 12
+    assert outside.header == ("N", "arm", "outside the measured range")
+    assert len(outside.rows) == len(cells.rows)
 
 
 def test_a_saving_that_did_not_pass_is_never_shown_alone(

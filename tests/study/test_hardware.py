@@ -6,6 +6,7 @@ The measuring part itself is a stand-in here (it has tests of its own); tests/sl
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,15 @@ from slotgrid.errors import InputError
 from slotgrid.measure.arm_file import Arms
 from slotgrid.measure.arms import STARTING, ConditionResult, Progress
 from slotgrid.measure.options import WindowRule
+from slotgrid.report.study_page import remarks, study_page
+from slotgrid.report.study_tables import log_table
 from slotgrid.run import save_run
 from slotgrid.run.steady import find_window
 from slotgrid.study import hardware
-from slotgrid.study.collect import ingest, measure
+from slotgrid.study import log as study_log
+from slotgrid.study.collect import arm_order, ingest, measure
 from slotgrid.study.log import read_log
+from slotgrid.study.manifest import sha256_of
 from slotgrid.study.overview import overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
@@ -46,33 +51,52 @@ class Lab:
     def __init__(self, study: Path) -> None:
         self.study = study
         self.calls: list[Arms] = []
+        self.outputs: list[str] = []
         self.bad: set[tuple[str, int]] = set()
         self.changes: dict[str, Any] = {}
         self.attempts = 1
+        self.started: list[tuple[str, int]] = []
+        # before that condition begins, and in the middle of it
+        self.stop_at: tuple[str, int] | None = None
+        self.stop_in: tuple[str, int] | None = None
 
     def __call__(
-        self, *, arms: Arms, output: Path, progress: Callable[[Progress], None], **_: Any
-    ) -> list[ConditionResult]:
+        self,
+        *,
+        arms: Arms,
+        output: Path,
+        wanted: set[tuple[str, int]],
+        outcome: Callable[[ConditionResult], None],
+        progress: Callable[[Progress], None],
+        **_: Any,
+    ) -> None:
         self.calls.append(arms)
-        entry = open_study(self.study).entries[-1]
-        results = []
+        self.outputs.append(output.name)
         for r, names in enumerate(arms.order):
             for place, name in enumerate(names):
+                if (name, r) not in wanted:
+                    continue
+                if self.stop_at == (name, r):
+                    raise KeyboardInterrupt
                 folder = output / name / f"r{r}"
                 valid = (name, r) not in self.bad
                 path = arms.plans[r]
+                entry = next(e for e in open_study(self.study).entries if e.folder in path.parents)
                 cell = next(c for c in entry.cells(entry.sets[0]) if path.name == f"{c.name}.json")
                 if not folder.exists():
+                    if self.stop_in == (name, r):
+                        progress(Progress(0, 1, name, r, STARTING))
+                        raise KeyboardInterrupt
+                    self.started.append((name, r))
                     progress(Progress(0, 1, name, r, STARTING))
                 if valid and not folder.exists():
                     save_run(hardware_run(entry, cell, name, **self.changes), folder)
                 reasons = () if valid else ("the server ended with exit code 1",)
-                results.append(
+                outcome(
                     ConditionResult(
                         name, r, place, str(folder), valid, reasons, self.attempts, "", "", started_at=LATER
                     )
                 )
-        return results
 
 
 @pytest.fixture
@@ -155,6 +179,153 @@ def test_runs_the_study_cannot_use_stay_out(lab: Lab) -> None:
     found = measure(lab.study, now=lambda: LATER)
     assert not found.added
     assert "decode steps are not observed (channel A needs them); 1 attempt is used up" in found.invalid[0]
+
+
+def conditions(lab: Lab) -> list[tuple[str, int]]:
+    """(arm, replicate) in the registered order."""
+    entry = open_study(lab.study).entries[0]
+    order = arm_order(entry.settings, entry.cells(entry.sets[0])).values()
+    return [(name, r) for r, names in enumerate(order) for name in names]
+
+
+def test_a_condition_comes_in_as_soon_as_it_is_finished(lab: Lab) -> None:
+    """So a measurement that is stopped leaves nothing that could be looked at and dropped unseen."""
+    order = conditions(lab)
+    lab.stop_at = order[3]
+    with pytest.raises(KeyboardInterrupt):
+        measure(lab.study, now=lambda: LATER)
+    first = {path: path.read_bytes() for path in lab.study.glob("runs/*/*/*/record.json")}
+    assert len(first) == 3
+    assert [line.what for line in read_log(lab.study).lines[1:]] == ["attempt", "run"] * 3
+    shutil.rmtree(lab.study / "measuring/main/all" / order[0][0] / f"r{order[0][1]}")
+    lab.stop_at = None
+    assert len(measure(lab.study, now=lambda: LATER).added) == PLACES - 3
+    assert lab.started == order
+    assert all(path.read_bytes() == kept for path, kept in first.items())
+
+
+def test_places_that_have_a_run_are_not_measured_again(lab: Lab) -> None:
+    """Without measuring/, as in a clone: the open place alone, at its position in the registered order."""
+    lab.bad = {("wide", 2)}
+    measure(lab.study, now=lambda: LATER)
+    shutil.rmtree(lab.study / "measuring")
+    lab.bad, lab.started = set(), []
+    (record,) = measure(lab.study, now=lambda: LATER).added
+    assert lab.started == [("wide", 2)]
+    entry = open_study(lab.study).entries[0]
+    order = arm_order(entry.settings, entry.cells(entry.sets[0]))
+    assert record.data["order"] == order[record.cell].index("wide")
+    (s,) = overview(open_study(lab.study)).sets
+    assert sorted(count or 0 for count in s.attempts.values()) == [1] * (PLACES - 1) + [2]
+
+
+def test_an_attempt_without_a_run_is_shown(lab: Lab) -> None:
+    """It was stopped, or what it left was removed: in verdict.json, on the page and in the decision log."""
+    lab.stop_in = ("wide", 2)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            measure(lab.study, now=lambda: LATER)
+    lab.stop_in = None
+    measure(lab.study, now=lambda: LATER)
+    data = verdict(lab.study, now=lambda: LATER).data
+    assert data["attempts"].pop("n4-s5-b0/wide") == 3
+    assert set(data["attempts"].values()) == {1}
+    lost = {"sessions": 4, "replicate": "s5-b0", "arm": "wide", "began_at": LATER}
+    assert data["attempts_without_run"] == [lost, lost]
+    view = overview(open_study(lab.study))
+    said = "Attempts of which neither a run nor a refusal came: n4-s5-b0 wide (2)."
+    assert said in remarks(view.sets[0])
+    assert said in study_page(view)
+    rows = [row for row in log_table(view).rows if row["what"] == "attempt"]
+    assert [row["text"].partition(":")[0] for row in rows] == ["set main, n4-s5-b0 wide"] * 2
+
+
+def test_a_refused_attempt_is_not_one_without_an_outcome(lab: Lab) -> None:
+    lab.bad = {("wide", 2)}
+    measure(lab.study, now=lambda: LATER)
+    (s,) = overview(open_study(lab.study)).sets
+    assert s.lost == ()
+
+
+def test_an_attempt_before_runs_were_brought_in_is_shown(lab: Lab) -> None:
+    """A log of an earlier version, which did not refuse that."""
+    entry = open_study(lab.study).entries[0]
+    cell = entry.cells(entry.sets[0])[0]
+    save_run(hardware_run(entry, cell, "base"), lab.study.parent / "run")
+    ingest(lab.study, [lab.study.parent / "run"], now=lambda: LATER)
+    brought_in = read_log(lab.study).lines[1].data
+    place = {key: brought_in[key] for key in ("set", "sessions", "replicate", "arm")}
+    study_log.append(lab.study, study_log.ATTEMPT, LATER, **place)
+    (s,) = overview(open_study(lab.study)).sets
+    assert [attempt.name for attempt in s.lost] == ["n3-s5-b0 base"]
+    assert list(s.attempts.values()) == [2]
+
+
+def test_nothing_is_brought_into_a_set_that_is_measured_here(lab: Lab) -> None:
+    lab.stop_in = conditions(lab)[0]
+    with pytest.raises(KeyboardInterrupt):
+        measure(lab.study, now=lambda: LATER)
+    entry = open_study(lab.study).entries[0]
+    save_run(hardware_run(entry, entry.cells(entry.sets[0])[0], "base"), lab.study.parent / "run")
+    with pytest.raises(
+        InputError, match=r"has begun set main here; .*register a set with new seeds \(--amend REASON\)"
+    ):
+        ingest(lab.study, [lab.study.parent / "run"], now=lambda: LATER)
+    assert not list(lab.study.glob("runs/*"))
+
+
+def test_a_mended_arms_file_goes_on_with_a_reason(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every condition fails by a typo; what was measured with the mended file says so everywhere."""
+    lab.bad = set(conditions(lab))
+    told = measure(lab.study, now=lambda: LATER).invalid
+    assert all("or measure with a mended arms file and --other-arms REASON" in text for text in told)
+    path = lab.study / "arms.toml"
+    path.write_text(path.read_text() + "# mended\n")
+    lab.bad = set()
+    with pytest.raises(InputError, match=r"put it back \(.*0001/arms.toml\), or .* with --other-arms REASON"):
+        measure(lab.study, now=lambda: LATER)
+    with pytest.raises(InputError, match="--other-arms REASON"):
+        measure(lab.study, now=lambda: LATER, other_arms=" ")
+    lab.stop_at = conditions(lab)[2]
+    with pytest.raises(KeyboardInterrupt):
+        measure(lab.study, now=lambda: LATER, other_arms="serv was a typo")
+    lab.stop_at = None
+    looked: list[Path] = []
+    monkeypatch.setattr(hardware, "end_leftover", lambda path, _: looked.append(path))
+    (lab.study / "measuring/main/all/base/r0").mkdir(parents=True)
+    assert len(measure(lab.study, now=lambda: LATER, other_arms="serv was a typo").added) == PLACES - 2
+    # apart from what the registered file left, where a server may still run
+    assert lab.outputs == ["all", *[f"all-arms-{sha256_of(path)[:12]}"] * 2]
+    assert lab.study / "measuring/main/all/base/r0" in looked
+    (line,) = [line.data for line in read_log(lab.study).lines if line.what == "other_arms"]
+    kept = {"reason": "serv was a typo", "file_sha256": sha256_of(path)}
+    kept["registered_sha256"] = open_study(lab.study).entries[0].data["files"]["arms.toml"]
+    assert {key: line[key] for key in kept} == kept
+    verdict(lab.study, now=lambda: LATER)
+    view = overview(open_study(lab.study))
+    assert all(record.data["arms_file"] == kept for record in view.sets[0].records)
+    said = f"8 runs were measured with another arms file than registered ({kept['file_sha256'][:12]}): serv was a typo."
+    assert said in study_page(view, "main")
+    assert any(row["what"] == "other arms file" for row in log_table(view).rows)
+    assert set(view.sets[0].attempts.values()) == {2}
+
+
+def test_one_set_that_cannot_be_measured_does_not_hold_up_the_others(lab: Lab) -> None:
+    study = lab.study
+    (study / "arms.toml").write_text(ARMS + "# mended\n")
+    text = (study / "study.toml").read_text()
+    addition = text[text.index("[[plans]]") : text.index("[measure]")]
+    (study / "study.toml").write_text(text + addition.replace('"main"', '"next"').replace("[5]", "[6]"))
+    register(study, now=lambda: NOW, amend="the arms file is mended")
+    found = measure(study, now=lambda: LATER)
+    assert (len(found.added), found.missing) == (PLACES, PLACES)
+    assert {record.cell.plan_set for record in found.added} == {"next"}
+    (told,) = found.blocked
+    assert "arms.toml: changed after it was registered on 2026-03-01T00:00:00+00:00 (entry 1)" in told
+    # nothing else is left to do then
+    with pytest.raises(InputError, match="--other-arms REASON"):
+        measure(study, now=lambda: LATER)
+    assert len(measure(study, now=lambda: LATER, other_arms="as for the next set").added) == PLACES
 
 
 def test_not_half_brought_in(lab: Lab, tmp_path: Path) -> None:

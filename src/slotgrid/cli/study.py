@@ -98,6 +98,12 @@ def measure(
         typer.Option("--set", help="Data set, a [[plans]] name; all of them unless given.", metavar="NAME"),
     ] = None,
     other_code: CodeOption = None,
+    other_arms: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on although the arms file is not the registered one; the reason is kept.", metavar="REASON"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run every arm on every registered plan that has no run yet."""
@@ -107,7 +113,15 @@ def measure(
     from slotgrid.study.collect import measure as run_measure
 
     with measure_display(note) as (replaying, tell):
-        found = run_measure(folder, now=now, plan_set=plan_set, other_code=other_code, replaying=replaying, note=tell)
+        found = run_measure(
+            folder,
+            now=now,
+            plan_set=plan_set,
+            other_code=other_code,
+            other_arms=other_arms,
+            replaying=replaying,
+            note=tell,
+        )
     kinds = sorted({record.source for record in found.added})
     if as_json:
         print_json(found.to_dict())
@@ -119,10 +133,12 @@ def measure(
         note("simulated stand-ins: their verdict says nothing about hardware")
     for text in found.invalid:
         note(f"not taken: {text}")
-    if found.invalid:
-        raise RunError(
-            f"{len(found.invalid)} runs are not valid, {found.missing} are missing; the lines above say more"
-        )
+    for text in found.blocked:
+        note(f"left out: {text}")
+    if found.invalid or found.blocked:
+        left = [f"{len(found.blocked)} sets could not be measured"] if found.blocked else []
+        left += [f"{len(found.invalid)} runs are not valid"] if found.invalid else []
+        raise RunError(f"{', '.join(left)}, {found.missing} runs are missing; the lines above say more")
 
 
 @app.command()
@@ -159,32 +175,31 @@ def verdict(
 ) -> None:
     """Judge a data set, once; a second call shows the verdict it has."""
     from slotgrid.errors import InputError
-    from slotgrid.files import utf8_bytes, write_text
     from slotgrid.measure.surroundings import now
     from slotgrid.report.study_page import DECIDED, show_set, study_page
     from slotgrid.report.study_tables import study_tables
     from slotgrid.study.overview import overview
     from slotgrid.study.study import open_study
     from slotgrid.study.verdict import verdict as run_verdict
+    from slotgrid.study.verdict_page import is_kept, keep_page, said_of
 
     found = run_verdict(folder, now=now, plan_set=plan_set, other_code=other_code, note=note)
     if not found.fresh:
         note(f"decided at {found.data['decided_at']}; a data set is judged once, this is the stored verdict")
-    view = overview(open_study(folder))
+    study = open_study(folder)
+    view = overview(study)
     page = found.path.with_suffix(".html")
-    # always from verdict.json: a page that lies there may be old, or edited
-    text = study_page(view, found.data["set"])
-    earlier = page.read_bytes() if page.exists() else None
-    if earlier != utf8_bytes(text):
-        told = "" if earlier is None else "; the one there was not what verdict.json gives"
+    # one that lies there as it was written stays, whatever another version would make of the same verdict
+    if not is_kept(study, found.data["set"], page):
+        told = said_of(study, found.data["set"], page)
         try:
-            write_text(page, text)
+            keep_page(folder, found.data["set"], page, study_page(view, found.data["set"]), now=now)
             note(f"page written to {page}{told}")
         except InputError as error:
             if found.fresh:
                 raise
             # the verdict stands and can be shown, also from a disk that is only read
-            note(f"the page is not written: {error}")
+            note(f"the page is not written: {error}{told}")
     if as_json:
         print_json(found.data)
         return

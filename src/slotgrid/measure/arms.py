@@ -13,7 +13,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,10 +95,16 @@ def measure_arms(
     *,
     arms: Arms,
     output: str | Path,
+    wanted: Collection[tuple[str, int]] | None = None,
+    outcome: Callable[[ConditionResult], None] | None = None,
     progress: Callable[[Progress], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[ConditionResult]:
     """Measure every arm on every plan; returns the conditions in the order they were measured.
+
+    wanted: (arm, replicate) of the conditions that are needed, in the same order as with all of them; an arm without
+    one is not compiled. outcome: called with what came of every attempt as soon as it is over, also of one that is run
+    once more, and with what an earlier call left.
 
     Finished conditions of an earlier call with the same arms and plans are read, not repeated; a condition that is
     not valid is run once more at most. A server that fails makes its condition invalid and the rest goes on.
@@ -109,24 +115,30 @@ def measure_arms(
     target = Path(output)
     hashes = [(load_plan(path).content_sha256, hash_file(path)) for path in arms.plans]
     _claim(target, arms, hashes)
-    conditions = [(name, r, place) for r, names in enumerate(arms.order) for place, name in enumerate(names)]
+    every = [(name, r, place) for r, names in enumerate(arms.order) for place, name in enumerate(names)]
+    conditions = [(name, r, place) for name, r, place in every if wanted is None or (name, r) in wanted]
     results = []
     with ended_as_interrupt():
         # before anything is compiled: what an earlier call left running takes the machine, and the device
         places = [(arm, target / arm.name) for arm in arms.arms]
-        places += [(arms.arm(name), target / name / f"r{replicate}") for name, replicate, _ in conditions]
+        places += [(arms.arm(name), target / name / f"r{replicate}") for name, replicate, _ in every]
         for arm, folder in places:
             left = end_leftover(folder, arm.stop_timeout_s)
             if left is not None:
                 tell(left)
-        broken = {arm.name: _compiled(arm, arms.folder, target / arm.name, tell) for arm in arms.arms}
+        needed = {name for name, _, _ in conditions}
+        broken = {
+            arm.name: _compiled(arm, arms.folder, target / arm.name, tell) for arm in arms.arms if arm.name in needed
+        }
         for number, (name, replicate, place) in enumerate(conditions):
 
             def report(phase: str, status: Status | None = None, at: Sequence[Any] = (number, name, replicate)) -> None:
                 if progress is not None:
                     progress(Progress(at[0], len(conditions), at[1], at[2], phase, status))
 
-            condition = _Condition(arms, arms.arm(name), replicate, place, target, hashes[replicate], report, tell)
+            condition = _Condition(
+                arms, arms.arm(name), replicate, place, target, hashes[replicate], report, tell, outcome
+            )
             problem = broken[name]
             results.append(condition.refused(problem) if problem is not None else condition.run())
     return results
@@ -231,17 +243,21 @@ class _Condition:
         hashes: tuple[str, str],
         report: Callable[..., None],
         note: Callable[[str], None],
+        outcome: Callable[[ConditionResult], None] | None,
     ) -> None:
         self._arms, self._arm = arms, arm
         self._replicate, self._position = replicate, position
         self._folder = target / arm.name / f"r{replicate}"
         self._hashes = hashes
         self._report, self._note = report, note
+        self._outcome = outcome or (lambda _: None)
 
     def run(self) -> ConditionResult:
         """The finished condition: read from disk, or measured, with one rerun when it was not valid."""
         while True:
             found = self._finished()
+            if found is not None:
+                self._outcome(found)
             if found is not None and (found.valid or found.attempts >= MOST_ATTEMPTS):
                 return found
             if found is not None:
@@ -255,7 +271,9 @@ class _Condition:
     def refused(self, reason: str) -> ConditionResult:
         """A condition that was not run; nothing is written, so that a later call tries again."""
         self._note(f"{self._arm.name} r{self._replicate}: {reason}")
-        return self._result([reason], attempts=0)
+        result = self._result([reason], attempts=0)
+        self._outcome(result)
+        return result
 
     def _finished(self) -> ConditionResult | None:
         path = self._folder / CONDITION
@@ -263,7 +281,9 @@ class _Condition:
             return None
         data = files.read_json(path)
         try:
-            return ConditionResult(**{**data, "reasons": tuple(data["reasons"]), "command": tuple(data["command"])})
+            told = {**data, "reasons": tuple(data["reasons"]), "command": tuple(data["command"])}
+            # where it lies now: the directory may have been moved since
+            return ConditionResult(**{**told, "folder": str(self._folder)})
         except (TypeError, KeyError) as error:
             raise InputError(f"{path}: not a condition of a measurement: {error}") from None
 

@@ -32,13 +32,15 @@ th, td { padding: .22em .8em; text-align: left; border-bottom: 1px solid #e4e4e4
 th { border-bottom: 2px solid #bbb; font-weight: 600; }
 .r { text-align: right; }
 td.k { white-space: nowrap; }
+td:not(.k) { min-width: 15em; }
 figure { margin: 1.5em 0; }
 img { max-width: 100%; height: auto; border: 1px solid #e4e4e4; }
 figcaption { color: #444; font-size: .93em; margin-top: .3em; }
 footer { color: #666; font-size: .85em; margin-top: 3em; }
 @page { size: A4; margin: 14mm; }
 @media print { body { max-width: none; padding: 0; font-size: 10px; } .scroll { overflow: visible; }
-  th, td { padding: .15em .5em; } td.k { white-space: normal; } h2 { margin-top: 1.4em; break-after: avoid; }
+  th, td { padding: .15em .5em; } td.k { white-space: normal; } td:not(.k) { min-width: 0; }
+  h2 { margin-top: 1.4em; break-after: avoid; }
   figure { margin: 1em 0; } figure, tr, .warning, .summary { break-inside: avoid; }
   thead { display: table-header-group; } }
 """

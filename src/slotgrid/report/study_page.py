@@ -11,7 +11,8 @@ from slotgrid import files
 from slotgrid.report.diagnose_table import Part, show_part
 from slotgrid.report.page import document, part_html, picture_html
 from slotgrid.report.study_pictures import set_pictures
-from slotgrid.report.study_tables import DataTable, left_out_text, other_code, started_by_hand, study_tables
+from slotgrid.report.study_tables import DataTable, left_out_text, other_arms, other_code, started_by_hand, study_tables
+from slotgrid.study.attempts import counted
 from slotgrid.study.overview import Overview, SetOverview
 from slotgrid.study.settings import STEADY
 
@@ -30,6 +31,10 @@ NARROW = 110
 # the sections that say what was decided and why
 DECIDED = ("Decisions", "The rule of each decision", "Criteria")
 _PARTS = ("sessions", "arm", "decode_ratio", "decode_predicted", "prefill_ratio", "prefill_predicted", "outside")
+_CELLS = (
+    *("sessions", "arm", "reuse_predicted", "reuse", "cost_predicted", "cost", "low", "high"),
+    *("occupancy_distance", "null_distance", "exploratory"),
+)
 _COUNTS = ("sessions", "arm", "steps", "steps_base", "reused", "reused_predicted", "reused_base", "later_turns")
 
 
@@ -69,6 +74,10 @@ def remarks(s: SetOverview) -> list[str]:
         made.append(f"Their start is only stated by hand (--started): {', '.join(by_hand)}.")
     if again:
         made.append(f"They took more than one attempt: {', '.join(again)}.")
+    if s.lost:
+        made.append(f"Attempts of which neither a run nor a refusal came: {counted(s.lost)}.")
+    for reason, sha256, count in other_arms(s):
+        made.append(f"{count} runs were measured with another arms file than registered ({sha256[:12]}): {reason}.")
     for reason, changed, count in other_code(s):
         made.append(f"{count} runs were added with other code than registered ({changed} files differ): {reason}.")
     code = None if s.verdict is None else s.verdict.data.get("code")
@@ -100,7 +109,10 @@ def set_sections(s: SetOverview, tables: Sequence[DataTable], *, narrow: bool = 
     add("Decode and prefill parts", "comparisons", keys=_PARTS, note="Ratios to the baseline, observed and predicted.")
     add("Steps and reuse", "comparisons", keys=_COUNTS, note="Sums over replicates.")
     add("Replicates", "replicates")
-    add("Cells", "cells")
+    # a long text beside eleven numbers would make every row as high as a screen
+    add("Cells", "cells", keys=_CELLS)
+    if s.verdict is not None and any(cell.get("extrapolated") for cell in s.verdict.data.get("cells", ())):
+        add("Cells outside the measured range", "cells", keys=("sessions", "arm", "outside"), note="")
     add("Ranking", "pairs")
     add("Registered predictions", "predictions")
     if s.saturation is not None:
@@ -117,13 +129,16 @@ def set_sections(s: SetOverview, tables: Sequence[DataTable], *, narrow: bool = 
 def study_page(view: Overview, only: str | None = None) -> str:
     """The page as HTML text; ``only`` one data set."""
     study = view.study
-    tables = study_tables(view)
     sets = [s for s in view.sets if only is None or s.plans.name == only]
+    # a verdict's page stands on that verdict alone
+    tables = study_tables(Overview(study, tuple(sets)))
     # a set is shown with the entry that registered it, whatever was amended later
     entry = study.entries[-1] if only is None else sets[0].entry
     title = f"Study: {entry.settings.title}" if only is None else f"Verdict on {only}: {entry.settings.title}"
     out = [f'<h1>{escape(title)}</h1><p class="headline">{escape(_headline(study, entry, sets, only))}</p>']
-    for number, changed in {s.entry.number: s.changed_code for s in sets if s.changed_code}.items():
+    # of the code that is here now; a verdict has its own sentence about the code it was made with
+    there = sets if only is None else []
+    for number, changed in {s.entry.number: s.changed_code for s in there if s.changed_code}.items():
         text = f"The code differs from that of entry {number} in {len(changed)} files, first {changed[0]}."
         out.append(f'<p class="warning">{escape(text)}</p>')
     out += [_warning(sets, s) for s in sets if s.simulated]

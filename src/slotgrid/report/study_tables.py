@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slotgrid.report.diagnose_table import Grid
 from slotgrid.study.decide import EXPLORATORY
-from slotgrid.study.log import CONTINUED, REFUSED
+from slotgrid.study.log import CONTINUED, OTHER_ARMS, REFUSED
 from slotgrid.study.overview import Overview, SetOverview
 from slotgrid.study.records import Record
 from slotgrid.study.resample import LEAST_VALUES
@@ -387,6 +388,16 @@ def other_code(s: SetOverview) -> list[tuple[str, int, int]]:
     return [(reason, changed, count) for (reason, changed), count in found.items()]
 
 
+def other_arms(s: SetOverview) -> list[tuple[str, str, int]]:
+    """Reason, hash of the arms file and number of runs, for runs that were measured with another than registered."""
+    used = [
+        (str(r.data["arms_file"]["reason"]), str(r.data["arms_file"]["file_sha256"]))
+        for r in s.records
+        if r.data.get("arms_file")
+    ]
+    return [(reason, sha256, count) for (reason, sha256), count in Counter(used).items()]
+
+
 def log_table(view: Overview) -> DataTable:
     """What happened when: registrations, runs, decisions with their rules."""
     rows: list[dict[str, Any]] = []
@@ -412,6 +423,9 @@ def log_table(view: Overview) -> DataTable:
             for reason, changed, count in other_code(s):
                 text = f"set {name}: {count} runs added while {changed} files differed; reason: {reason}"
                 add(times[-1], "other code", text)
+        for lost in s.lost:
+            text = f"set {name}, {lost.name}: neither a run nor a refusal came of it (stopped, removed or still going)"
+            add(lost.began_at, "attempt", text)
         if s.verdict is None:
             continue
         data = s.verdict.data
@@ -428,9 +442,24 @@ def log_table(view: Overview) -> DataTable:
         if line.what == REFUSED:
             attempt = f" (attempt {line.data['attempts']})" if line.data.get("attempts") else ""
             add(line.time, "refused", f"{line.data['reason']}{attempt}")
+        if line.what == OTHER_ARMS:
+            now, then = (str(line.data[key])[:12] for key in ("file_sha256", "registered_sha256"))
+            text = f"set {line.data['set']}: {now} in place of {then}; reason: {line.data['reason']}"
+            add(line.time, "other arms file", text)
         if line.what == CONTINUED:
             add(line.time, "continued", str(line.data["text"]))
-    order_of = ("registration", "amendment", CONTINUED, REFUSED, "runs", "verdict", "other code", "decision")
+    order_of = (
+        "registration",
+        "amendment",
+        CONTINUED,
+        "other arms file",
+        "attempt",
+        REFUSED,
+        "runs",
+        "verdict",
+        "other code",
+        "decision",
+    )
     order = {kind: i for i, kind in enumerate(order_of)}
     rows.sort(key=lambda row: (row["when"], order[row["what"]]))
     columns = (Column("when", "when", moment, right=False), Column("what", "what", right=False))

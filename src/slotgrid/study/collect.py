@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,20 @@ from slotgrid.measure.arms import Progress as MeasureProgress
 from slotgrid.measure.order import balanced_order
 from slotgrid.run import Run, save_run
 from slotgrid.run.readers import read_run
-from slotgrid.study import store
-from slotgrid.study.hardware import check_arms_file, measure_set
+from slotgrid.study import log, store
+from slotgrid.study.attempts import began, log_attempt
+from slotgrid.study.hardware import OTHER_ARMS_OPTION, ArmsFile, check_arms_file, measure_set
 from slotgrid.study.lock import working
 from slotgrid.study.manifest import Cell, Entry
 from slotgrid.study.observe import check_run
 from slotgrid.study.predict import stand_in_run
 from slotgrid.study.records import (
+    MEASURED_HERE,
     Record,
     add_run,
     content_digest,
     has_run,
     load_record,
-    log_attempt,
     log_refusal,
     refuse_twin,
     set_records,
@@ -37,17 +38,18 @@ from slotgrid.study.texts import check_text
 from slotgrid.study.validity import check_started
 
 Progress = Callable[[int, int], None]
-HOW = "study measure"
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Runs that were added, how many places are still empty, and why measured conditions were not taken."""
+    """Runs that were added, how many places are still empty, and why measured conditions were not taken. blocked: why
+    sets were left out that could not be measured, one each."""
 
     added: tuple[Record, ...]
     there_before: int
     missing: int
     invalid: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -61,6 +63,7 @@ class Collected:
             "there_before": self.there_before,
             "missing": self.missing,
             "invalid": list(self.invalid),
+            "blocked": list(self.blocked),
         }
 
 
@@ -73,7 +76,7 @@ class _Job:
     cell: Cell
     arm: Arm
     order: int
-    code: dict[str, object] | None
+    code: dict[str, object] | None = None
 
 
 # --- made here --------------------------------------------------------------------------------------------------
@@ -91,6 +94,7 @@ def measure(
     now: Callable[[], str],
     plan_set: str | None = None,
     other_code: str | None = None,
+    other_arms: str | None = None,
     progress: Progress | None = None,
     replaying: Callable[[MeasureProgress], None] | None = None,
     note: Callable[[str], None] | None = None,
@@ -98,11 +102,14 @@ def measure(
     """Run every arm on every plan that has no run yet, of one data set or all; a stopped one goes on where it stopped.
 
     Arms with runs = "simulated" are simulated by their own rules and stay marked so; the others are measured as the
-    arms file says (:func:`measure.arms.measure_arms`, which ``replaying`` and ``note`` are handed to). What is not
-    valid stays out and is named in the result. Raises RunError when another command is at work on the study.
+    arms file says (:func:`measure.arms.measure_arms`, which ``replaying`` and ``note`` are handed to), and each comes
+    in as soon as it is finished. What is not valid stays out and is named in the result. other_code, other_arms: why
+    code or arms file are not the registered ones; kept. A set that cannot be measured is left out and named in the
+    result where there are others. Raises InputError when there are none, RunError when another command is at work on
+    the study.
     """
     with working(Path(folder), now=now, note=note):
-        return _measure(open_study(folder), now, plan_set, other_code, progress, replaying, note)
+        return _measure(open_study(folder), now, plan_set, other_code, other_arms, progress, replaying, note)
 
 
 def _measure(
@@ -110,27 +117,37 @@ def _measure(
     now: Callable[[], str],
     plan_set: str | None,
     other_code: str | None,
+    other_arms: str | None,
     progress: Progress | None,
     replaying: Callable[[MeasureProgress], None] | None,
     note: Callable[[str], None] | None,
 ) -> Collected:
     chosen = list(study.sets()) if plan_set is None else [study.choose(plan_set)]
     jobs: list[_Job] = []
-    by_hardware = []
-    there = 0
+    by_hardware: list[tuple[Entry, PlanSet, ArmsFile]] = []
+    blocked: list[InputError] = []
+    there = missing = 0
     for entry, plans in chosen:
-        code = check_code(entry, other_code)
-        wanted = 0
+        open_jobs = []
         for cell, names in arm_order(entry.settings, entry.cells(plans)).items():
             for order, name in enumerate(names):
                 if has_run(study, cell, name):
                     there += 1
-                    continue
-                jobs.append(_Job(entry, plans, cell, entry.settings.arm(name), order, code))
-                wanted += jobs[-1].arm.runs == MEASURED
-        if wanted:
-            _check_measurable(study, entry, plans)
-            by_hardware.append((entry, plans))
+                else:
+                    open_jobs.append(_Job(entry, plans, cell, entry.settings.arm(name), order))
+        missing += len(open_jobs)
+        if not open_jobs:
+            continue
+        try:
+            code = check_code(entry, other_code)
+            if any(job.arm.runs == MEASURED for job in open_jobs):
+                by_hardware.append((entry, plans, _check_measurable(study, entry, plans, other_arms)))
+        except InputError as error:
+            blocked.append(error)
+            continue
+        jobs += [replace(job, code=code) for job in open_jobs]
+    if blocked and not jobs:
+        raise blocked[0]
     added: list[Record] = []
     stand_ins = [job for job in jobs if job.arm.runs == SIMULATED]
     for i, job in enumerate(stand_ins):
@@ -140,11 +157,13 @@ def _measure(
         plan = job.entry.plan(job.cell)
         run = stand_in_run(job.entry.settings, job.arm, plan, job.entry.profile)
         check_run(run, job.entry, job.plans, job.cell, job.arm, plan)
-        facts = {"how": HOW, "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
+        facts = {"how": MEASURED_HERE, "started_at": started, "order": job.order, "code": job.code, "added_at": now()}
         added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(save_run, run), facts))
-    invalid: list[str] = []
-    open_places = {(job.cell, job.arm.name): job for job in jobs}
-    for entry, plans in by_hardware:
+    invalid: dict[tuple[Cell, str], str] = {}
+    for entry, plans, arms_file in by_hardware:
+        places = {(job.cell, job.arm.name): job for job in jobs if job.plans is plans and job.arm.runs == MEASURED}
+        if arms_file.other is not None:
+            _log_other_arms(study, now(), plans, arms_file.other)
 
         def begun(cell: Cell, progress: MeasureProgress) -> None:
             if progress.phase == STARTING:
@@ -152,67 +171,94 @@ def _measure(
             if replaying is not None:
                 replaying(progress)
 
-        for cell, result in measure_set(study, entry, plans, progress=begun, note=note):
-            found = open_places.get((cell, result.arm))
-            if found is not None:
-                _take_in(study, found, result, now, added, invalid)
-    return Collected(tuple(added), there, len(jobs) - len(added), tuple(invalid))
+        def over(
+            cell: Cell,
+            result: ConditionResult,
+            places: Mapping[tuple[Cell, str], _Job] = places,
+            arms_file: ArmsFile = arms_file,
+        ) -> None:
+            # one that is not valid may be run once more: what counts is the last
+            invalid.pop((cell, result.arm), None)
+            found = _take_in(study, places[cell, result.arm], result, arms_file, now)
+            if isinstance(found, Record):
+                added.append(found)
+            else:
+                invalid[cell, result.arm] = found
+
+        measure_set(
+            study, entry, plans, arms_file=arms_file, wanted=set(places), outcome=over, progress=begun, note=note
+        )
+    told = tuple(str(error) for error in blocked)
+    return Collected(tuple(added), there, missing - len(added), tuple(invalid.values()), told)
 
 
-def _check_measurable(study: Study, entry: Entry, plans: PlanSet) -> None:
+def _check_measurable(study: Study, entry: Entry, plans: PlanSet, other_arms: str | None) -> ArmsFile:
     """A set is measured here or brought in, not both: the measuring part orders and repeats all its conditions."""
-    check_arms_file(entry)
+    arms_file = check_arms_file(entry, other_arms)
     for record in set_records(study, entry, plans):
-        if record.source == MEASURED and record.data["how"] != HOW:
+        if record.source == MEASURED and record.data["how"] != MEASURED_HERE:
             raise InputError(
                 f"{record.folder}: was brought in; bring in the other runs of set {plans.name} likewise "
                 "(slotgrid study ingest), a set is measured in one order"
             )
+    return arms_file
+
+
+def _log_other_arms(study: Study, time: str, plans: PlanSet, other: Mapping[str, str]) -> None:
+    """Put into the log that another arms file is used; the same file with the same reason stands there once."""
+    facts = {"set": plans.name, **other}
+    for line in log.read_log(study.folder).lines:
+        if line.what == log.OTHER_ARMS and all(line.data.get(key) == value for key, value in facts.items()):
+            return
+    log.append(study.folder, log.OTHER_ARMS, time, **facts)
 
 
 def _take_in(
-    study: Study, job: _Job, result: ConditionResult, now: Callable[[], str], added: list[Record], invalid: list[str]
-) -> None:
-    """A measured condition becomes a run of the study, or its reasons are kept."""
+    study: Study, job: _Job, result: ConditionResult, arms_file: ArmsFile, now: Callable[[], str]
+) -> Record | str:
+    """A measured condition becomes a run of the study, or its reasons are kept: then what can be done about it."""
     place = f"{job.cell.place}, arm {job.arm.name}"
     source = Path(result.folder)
 
-    def refuse(reasons: Sequence[str]) -> None:
+    def refuse(reasons: Sequence[str]) -> str:
         seen = {"attempts": result.attempts, "began_at": result.started_at}
         told = f"{place}: {'; '.join(reasons)}"
         log_refusal(study, now(), origin=str(source), reason=told, cell=job.cell, arm=job.arm.name, **seen)
-        invalid.append(f"{place}: {reasons[0]}; {what_next(result)}")
+        return f"{place}: {reasons[0]}; {what_next(result)}"
 
     if not result.valid:
-        refuse(result.reasons)
-        return
+        return refuse(result.reasons)
     try:
         run = read_run(source)
         started = check_started(run, result.started_at, str(source), job.entry.registered_at, now())
         check_run(run, job.entry, job.plans, job.cell, job.arm, job.entry.plan(job.cell))
     except InputError as error:
-        refuse([str(error).removeprefix(f"{place}: ")])
-        return
+        return refuse([str(error).removeprefix(f"{place}: ")])
     facts = {
-        "how": HOW,
+        "how": MEASURED_HERE,
         "started_at": started,
         "order": result.position,
         "attempts": result.attempts,
         "code": job.code,
+        "arms_file": arms_file.other,
         "added_at": now(),
     }
-    added.append(add_run(study, job.entry, job.cell, job.arm.name, run, partial(store.copy_tree, source), facts))
+    return add_run(study, job.entry, job.cell, job.arm.name, run, partial(store.copy_tree, source), facts)
 
 
 def what_next(result: ConditionResult) -> str:
     """What can be done about a condition that was not taken."""
     if not result.attempts:
-        return "it was not run; the next slotgrid study measure tries again"
+        return (
+            "it was not run; the next slotgrid study measure tries again (with a mended arms file: "
+            f"{OTHER_ARMS_OPTION} REASON)"
+        )
     times = "1 attempt is" if result.attempts == 1 else f"{result.attempts} attempts are"
     folder = Path(result.folder)
     return (
         f"{times} used up, so it is not run again by itself; mend the cause, then rename {folder} to "
-        f"{folder.name}.invalid-{result.attempts} and measure again: one more attempt, counted and shown"
+        f"{folder.name}.invalid-{result.attempts} and measure again, or measure with a mended arms file and "
+        f"{OTHER_ARMS_OPTION} REASON: one more attempt, counted and shown"
     )
 
 
@@ -322,6 +368,11 @@ def _incoming(
         if (there.get("origin"), there.get("content")) == (str(path.resolve()), digest):
             return None
         raise InputError(f"{path}: {place} has a run already; it is never overwritten")
+    if run.source == MEASURED and began(study.log, plans.name):
+        raise InputError(
+            f"{path}: slotgrid study measure has begun set {plans.name} here; a set is measured here or brought in, "
+            "not both; go on with measure, or register a set with new seeds (--amend REASON) and bring in its runs"
+        )
     begun = check_started(run, started, str(path), entry.registered_at, now)
     try:
         check_run(run, entry, plans, cell, chosen, entry.plan(cell))

@@ -24,6 +24,8 @@ FORMAT = "slotgrid-study-log/1"
 REGISTRATION, AMENDMENT, VERDICT = "registration", "amendment", "verdict"
 # attempt: a measurement that begins, so before anybody can know what comes of it
 ATTEMPT, RUN, REFUSED, CONTINUED = "attempt", "run", "refused", "continued"
+# an arms file other than the registered one was used; a page about a verdict was written
+OTHER_ARMS, PAGE = "other_arms", "page"
 _NEEDED = ("line", "time", "what", "previous_sha256", "sha256")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -137,6 +137,7 @@ def write_manifest(
     registered_at: str,
     git: Mapping[str, Any] | None,
     search: Mapping[str, Any],
+    title: str,
 ) -> None:
     """Write the manifest over everything else in the folder."""
     code = code_hashes()
@@ -145,6 +146,7 @@ def write_manifest(
         "entry": number,
         "kind": "registration" if number == 1 else "amendment",
         "reason": reason,
+        "title": title,
         "registered_at": registered_at,
         "git": git,
         "slotgrid": __version__,
@@ -224,6 +226,8 @@ def _load_entry(folder: Path, number: int, previous_sha256: str | None, study: P
     if extra:
         raise InputError(f"{folder / extra[0]}: was not there when the entry was registered {when}; {FOREIGN}")
     settings = settings_from_toml(files.read_bytes(folder / FILE), str(folder / FILE), study)
+    # without one in study.toml it is the name of the folder, as it was when it was registered
+    settings = replace(settings, title=str(data.get("title", settings.title)))
     return Entry(folder, number, sha256, data, settings)
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slotgrid.errors import InputError
+from slotgrid.study.attempts import Attempt, attempts, without_outcome
 from slotgrid.study.breakeven import NO_DECISION, ArmCost, BreakEven, arm_cost, break_even_runs
 from slotgrid.study.decide import predicted_ratio
 from slotgrid.study.decisions import decisions_of
 from slotgrid.study.manifest import Entry, changed_code
 from slotgrid.study.notes import merge_notes
 from slotgrid.study.outcome import PREDICTED, Outcome, Outcomes, total
-from slotgrid.study.records import Record, attempts, set_records
+from slotgrid.study.records import Record, set_records
 from slotgrid.study.resample import Interval
 from slotgrid.study.saturation import RESAMPLES, SEED, Saturation, cells_of, find_saturation, slot_order
 from slotgrid.study.settings import SIMULATED, STEADY, PlanSet
@@ -37,7 +38,7 @@ class PredictedRatio:
 class SetOverview:
     """One data set. basis: "predicted" before the verdict, "measured" or "simulated" after it. changed_code: source
     files that are not as the entry of the set was registered with. attempts: by hash of a record, see
-    :func:`records.attempts`."""
+    :func:`attempts.attempts`. lost: attempts that left neither a run nor a refusal."""
 
     entry: Entry
     plans: PlanSet
@@ -52,6 +53,7 @@ class SetOverview:
     break_even: tuple[BreakEven, ...]
     changed_code: tuple[str, ...]
     attempts: Mapping[str, int | None]
+    lost: tuple[Attempt, ...]
 
     @property
     def simulated(self) -> bool:
@@ -139,6 +141,7 @@ def _set(study: Study, entry: Entry, plans: PlanSet, compile_s: float | None) ->
         break_even=tuple(_break_even(entry, plans, outcomes, basis, {cost.arm: cost for cost in costs}, stored)),
         changed_code=tuple(changed_code(entry)),
         attempts={record.sha256: attempts(study, record) for record in records},
+        lost=without_outcome(study.log, plans),
     )
 
 

@@ -18,6 +18,8 @@ from slotgrid.study.manifest import Cell, Entry, sha256_of
 from slotgrid.study.settings import MEASURED, PlanSet
 from slotgrid.study.study import Study
 
+# how a run came in that this study measured itself
+MEASURED_HERE = "study measure"
 RUNS, VOUCHER = "runs", "record.sha256"
 # columns that no two executions share: seconds on a clock
 _OWN = ("session", "turn", "arrival_s", "first_token_s", "finish_s", "request_id")
@@ -136,23 +138,6 @@ def log_refusal(
         if line.what == log.REFUSED and all(line.data.get(key) == value for key, value in facts.items()):
             return
     log.append(study.folder, log.REFUSED, time, **facts)
-
-
-def log_attempt(study: Study, time: str, cell: Cell, arm: str) -> None:
-    """Put into the log that a measurement begins."""
-    place = {"set": cell.plan_set, "sessions": cell.sessions, "replicate": cell.replicate, "arm": arm}
-    log.append(study.folder, log.ATTEMPT, time, **place)
-
-
-def attempts(study: Study, record: Record) -> int | None:
-    """Attempts a run took: what it says itself, or the log where that knows of more (a run that was stopped, or whose
-    folder was removed). None where nobody counted."""
-    place = (record.cell.plan_set, record.cell.sessions, record.cell.replicate, record.arm)
-    keys = ("set", "sessions", "replicate", "arm")
-    logged = sum(
-        line.what == log.ATTEMPT and tuple(line.data.get(key) for key in keys) == place for line in study.log.lines
-    )
-    return max(record.data.get("attempts") or 0, logged) or None
 
 
 def refuse_twin(study: Study, cell: Cell, arm: str, digest: str) -> None:

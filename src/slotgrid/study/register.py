@@ -129,6 +129,7 @@ def _register(
             registered_at=registered_at,
             git=git,
             search=searched.to_dict(),
+            title=settings.title,
         )
     return manifest.load_entries(study)[-1]
 

@@ -12,6 +12,7 @@ from typing import Any
 from slotgrid import files
 from slotgrid.errors import InputError
 from slotgrid.study import log, store
+from slotgrid.study.attempts import attempts, without_outcome
 from slotgrid.study.audit import VERDICT_FILE as FILE
 from slotgrid.study.decide import compare_all, mean_absolute_error
 from slotgrid.study.lock import working
@@ -82,6 +83,8 @@ def _verdict(study: Study, now: Callable[[], str], plan_set: str | None, other_c
         "baseline": entry.settings.baseline.name,
         "log": study.log.summary(),
         "runs": {_run_name(record): record.sha256 for record in records},
+        "attempts": {_run_name(record): attempts(study, record) for record in records},
+        "attempts_without_run": [attempt.to_dict() for attempt in without_outcome(study.log, plans)],
         "data_sha256": data_sha256(records),
         "observations": [row.to_dict() for row in observed],
         **judge(entry, plans, observed),
