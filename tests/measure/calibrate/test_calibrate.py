@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,16 @@ def test_costs_and_rules_are_found_again(tmp_path: Path) -> None:
     assert found["slots are taken"] == "by request, whatever its length"
     assert found["a request that hits"] == "takes a new slot"
     assert found["eviction order"] == "fifo by allocation"
+
+
+def test_prefills_are_measured_between_the_rounds_of_steps(tmp_path: Path) -> None:
+    """A slow minute of the machine meets both; and nothing that is asked for twice counts as kept from before."""
+    target = FakeTarget(SMALL, slots=4, told=True)
+    result = run(target, tmp_path)
+    assert (result.kept, result.measured) == (0, len(target.replays))
+    names = [name.split("-", 2)[2] for name in target.replays if "-decode-" in name or "-prefill-" in name]
+    kinds = [kind for kind, _ in itertools.groupby(name.split("-")[0] for name in names)]
+    assert kinds == ["decode", "prefill"] * 3
 
 
 @pytest.mark.parametrize(

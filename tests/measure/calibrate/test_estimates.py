@@ -282,6 +282,20 @@ def test_the_published_form_is_found_with_its_chunk(chunk: int) -> None:
     assert fit.constant.low <= 0.0 <= fit.constant.high
 
 
+def test_a_round_is_one_measurement_of_the_machines_mood() -> None:
+    """All prompts of a round are dearer or cheaper by the same factor: the intervals hold the true cost about as often
+    as they say, though each prompt alone fits its round to the digit."""
+    draw = random.Random(11)
+    held = 0
+    for _ in range(200):
+        mood = [draw.gauss(1, 0.15) for _ in range(4)]
+        rows = [IdlePrefill(q, -(-q // 128) * 0.02 * mood[r], r) for q in LENGTHS for r in range(4)]
+        fit = prefill_fit.fit(rows, prefer_chunk=128)
+        assert isinstance(fit, prefill_fit.PrefillFit)
+        held += fit.per_chunk.low <= 0.02 <= fit.per_chunk.high
+    assert 0.9 < held / 200 <= 1.0
+
+
 def test_a_chunk_the_times_do_not_show_is_the_reuse_block() -> None:
     """With noise of a third the times tell little; the preferred chunk is taken as long as they do not contradict."""
     fit = prefill_fit.fit(idle(128, 20e-3, 0.0, 0.0, noise=0.35), prefer_chunk=128)

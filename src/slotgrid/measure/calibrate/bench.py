@@ -81,6 +81,7 @@ class Bench:
             }
         files.write_json(head, self._head)
         self.measured = self.kept = 0
+        self._asked_before: set[str] = set()
 
     @property
     def config(self) -> ServingConfig | None:
@@ -120,7 +121,8 @@ class Bench:
         if path.exists():
             data = files.read_json(path)
             if data.get("plan_sha256") == plan.content_sha256:
-                self.kept += 1
+                self.kept += name not in self._asked_before
+                self._asked_before.add(name)
                 return [Seen.from_dict(row) for row in data["rows"]]
         try:
             rows = self.target.replay(plan, self.folder / name)
@@ -141,6 +143,7 @@ class Bench:
             # whatever it is (the server, the disk): a run has failed, and what is whole stays
             raise RunError(f"{error}; whole replays are kept in {self.folder}, the same command goes on") from None
         self.measured += 1
+        self._asked_before.add(name)
         return rows
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@ where every n has a bucket of its own, nor buckets that cost the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,10 +53,17 @@ class Levels:
 
 
 def probe(
-    bench: Bench, *, top: int, max_seq_len: int, rounds: int, most_rounds: int, buckets_known: bool
+    bench: Bench,
+    *,
+    top: int,
+    max_seq_len: int,
+    rounds: int,
+    most_rounds: int,
+    buckets_known: bool,
+    after_round: Callable[[int], object] = lambda _: None,
 ) -> Levels | Refusal:
     """Rounds over all n in an order of their own, until every interval is narrow (and the times settle the buckets,
-    where they are not known), or no rounds are left."""
+    where they are not known), or no rounds are left. after_round: what else to measure between them, by round."""
     output = min(OUTPUT_TOKENS, max_seq_len - PROMPT_TOKENS)
     if output < _FEWEST_STEPS + 2:
         return Refusal(f"a sequence of at most {max_seq_len} tokens is too short for steps in lock step")
@@ -75,6 +82,7 @@ def probe(
             found = lock_step(bench.replay(name, plan))
             if found is not None:
                 runs.append(found)
+        after_round(done)
         done += 1
     return Levels(tuple(runs), estimates(runs, top), done)
 

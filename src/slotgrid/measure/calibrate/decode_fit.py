@@ -39,7 +39,7 @@ class DecodeFit:
 
 def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal:
     """Least squares of relative residuals over all replays. Refuses a bucket with fewer than three replays, or an
-    interval of more than half a step either way."""
+    interval of more than half its mean step either way."""
     runs = [run for run in runs if run.streams <= buckets[-1]]
     config = ServingConfig(buckets)
     bucket_of = [config.bucket_for(run.streams) for run in runs]
@@ -77,7 +77,8 @@ def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal
         said_context += ", not distinguishable from 0" if per_token.high >= 0 else ", below 0"
         per_token = None
     terms = ([streams] if request is not None else []) + ([context] if per_token is not None else [])
-    line = linear_fit(np.stack([*fixed, *terms], 1), step)
+    columns = np.stack([*fixed, *terms], 1)
+    line = linear_fit(columns, step)
     if isinstance(line, Refusal):
         return line
     for bucket, part in zip(buckets, line.parameters, strict=False):
@@ -85,7 +86,9 @@ def fit(runs: Sequence[LevelRun], buckets: Sequence[int]) -> DecodeFit | Refusal
             return Refusal(
                 f"bucket {bucket}: its fixed part comes out at {part.value * 1e3:.3g} ms", len(runs), len(runs)
             )
-        share = part.half_width / float(step[np.array(bucket_of) == bucket].mean())
+        # of the bucket's mean step: its fixed part alone is less certain where a part per request stands beside it
+        usual = columns[np.array(bucket_of) == bucket].mean(0)
+        share = line.half_width(usual) / float(usual @ [p.value for p in line.parameters])
         if share > ALLOWED_WITHIN:
             repeats = min(Counter(run.streams for run in runs).values())
             return Refusal(

@@ -46,13 +46,15 @@ def sizes(max_seq_len: int) -> list[int]:
 
 def probe(bench: Bench, *, max_seq_len: int, rounds: int) -> list[IdlePrefill]:
     """Each round sends every length once, one after another, in an order of its own."""
-    found = []
-    for r in range(rounds):
-        name = f"prefill-r{r}"
-        order = bench.order(sizes(max_seq_len), name)
-        rows = bench.replay(name, in_order(bench.id(name), [Ask(q) for q in order]))
-        found += [IdlePrefill(row.prompt_tokens, row.wait_s, r) for row in rows if not row.cached_tokens]
-    return found
+    return [entry for r in range(rounds) for entry in one_round(bench, max_seq_len, r)]
+
+
+def one_round(bench: Bench, max_seq_len: int, r: int) -> list[IdlePrefill]:
+    """A round of :func:`probe`; asked for again it is the same."""
+    name = f"prefill-r{r}"
+    order = bench.order(sizes(max_seq_len), name)
+    rows = bench.replay(name, in_order(bench.id(name), [Ask(q) for q in order]))
+    return [IdlePrefill(row.prompt_tokens, row.wait_s, r) for row in rows if not row.cached_tokens]
 
 
 def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: int) -> list[OnCached] | Refusal:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotgrid.measure.calibrate.prefill import IdlePrefill
-from slotgrid.measure.calibrate.statistics import FEWEST_REPEATS, Estimate, Line, Refusal, linear_fit
+from slotgrid.measure.calibrate.statistics import FEWEST_REPEATS, Estimate, Line, Refusal, linear_fit, t_factor
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,7 +75,10 @@ def fit(measured: Sequence[IdlePrefill], *, prefer_chunk: int | None = None) -> 
             break
         # robust weights can move a part below 0 that plain least squares has above
         used[[i for i, there in enumerate(used) if there][least]] = False
-    kept = iter(line.parameters)
+    widened = _by_rounds(
+        _columns(tokens, chunk)[:, used], seconds, [entry.round for entry in measured], line.parameters
+    )
+    kept = iter(widened)
     free = _line(tokens, seconds, chunk, [True, True, True])
     parts = []
     for i, there in enumerate(used):
@@ -93,6 +96,21 @@ def fit(measured: Sequence[IdlePrefill], *, prefer_chunk: int | None = None) -> 
         rms=line.rms,
         samples=len(tokens),
     )
+
+
+def _by_rounds(columns: Floats, seconds: Floats, rounds: Sequence[int], parts: Sequence[Estimate]) -> list[Estimate]:
+    """Intervals that also hold what a whole round was dearer or cheaper by: its prompts share the machine's mood, and
+    count as one measurement of it."""
+    fitted = columns @ np.array([part.value for part in parts])
+    off = seconds / fitted - 1
+    means = [float(off[np.array(rounds) == r].mean()) for r in sorted(set(rounds))]
+    share = t_factor(len(means) - 1) * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+    found = []
+    for part in parts:
+        shared = share * part.value
+        low = part.value - math.hypot(part.value - part.low, shared)
+        found.append(Estimate(part.value, low, part.value + math.hypot(part.high - part.value, shared), part.samples))
+    return found
 
 
 def _columns(tokens: Floats, chunk: int) -> Floats:

@@ -65,7 +65,7 @@ def run_probes(bench: Bench, asked: Asked) -> Found:
     bench.say("running limit: how many streams generate together")
     running = limit.probe(bench, min(asked.most_streams, 2 * asked.top) if asked.top else asked.most_streams)
     top = running.most if asked.top is None else min(asked.top, running.most)
-    bench.say(f"decode: 1 to {top} streams in lock step")
+    bench.say(f"decode: 1 to {top} streams in lock step, and prompts of many lengths after each round")
     levels = decode.probe(
         bench,
         top=top,
@@ -73,10 +73,12 @@ def run_probes(bench: Bench, asked: Asked) -> Found:
         rounds=asked.rounds,
         most_rounds=asked.most_rounds,
         buckets_known=asked.buckets is not None,
+        # a machine that is slow for a minute must not make one of them dear against the other
+        after_round=lambda r: prefill.one_round(bench, length, r),
     )
     detected, sizes, decoded = _decode(levels, top, asked)
-    bench.say("prefill: prompts of many lengths")
-    measured = prefill.probe(bench, max_seq_len=length, rounds=asked.rounds)
+    rounds = asked.rounds if isinstance(levels, Refusal) else max(asked.rounds, levels.rounds)
+    measured = prefill.probe(bench, max_seq_len=length, rounds=rounds)
     prefilled = fit_prefill(measured, prefer_chunk=block)
     bench.say("stall: prompts beside running streams, and a control without")
     stalled = _stall(bench, asked, levels, measured, prefilled, top)

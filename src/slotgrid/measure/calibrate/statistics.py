@@ -112,11 +112,20 @@ def trimmed_mean(values: Floats | Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Line:
-    """A weighted linear fit. parameters: one Estimate a column. worst: largest relative residual. rms: of the same."""
+    """A weighted linear fit. parameters: one Estimate a column. worst: largest relative residual. rms: of the same.
+
+    covariance: float64[P, P] of the parameters; degrees: of freedom.
+    """
 
     parameters: tuple[Estimate, ...]
     worst: float
     rms: float
+    covariance: Floats
+    degrees: int
+
+    def half_width(self, row: Floats) -> float:
+        """Half the 95 % interval of the fitted value at a row of the columns, float64[P]."""
+        return t_factor(self.degrees) * math.sqrt(float(row @ self.covariance @ row))
 
 
 def linear_fit(columns: Floats, values: Floats) -> Line | Refusal:
@@ -152,10 +161,9 @@ def linear_fit(columns: Floats, values: Floats) -> Line | Refusal:
     degrees = count - width
     spread = float((trust * residual) @ residual) / degrees
     relative = scaled / fitted[:, None]
-    covariance = np.linalg.inv((relative * trust[:, None]).T @ relative) * spread
+    covariance = np.linalg.inv((relative * trust[:, None]).T @ relative) * spread / np.outer(size, size)
     half = t_factor(degrees) * np.sqrt(np.diag(covariance))
     parameters = tuple(
-        Estimate(float(v / s), float((v - h) / s), float((v + h) / s), count)
-        for v, h, s in zip(found, half, size, strict=True)
+        Estimate(float(v), float(v - h), float(v + h), count) for v, h in zip(found / size, half, strict=True)
     )
-    return Line(parameters, float(np.abs(residual).max()), float(np.sqrt((residual**2).mean())))
+    return Line(parameters, float(np.abs(residual).max()), float(np.sqrt((residual**2).mean())), covariance, degrees)
