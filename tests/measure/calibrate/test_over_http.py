@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
@@ -18,11 +19,13 @@ from slotgrid.measure.calibrate import reuse, slots
 from slotgrid.measure.calibrate.bench import Bench
 from slotgrid.measure.calibrate.calibrate import calibrate, require_profile
 from slotgrid.measure.calibrate.over_http import HttpTarget, config_of_events
+from slotgrid.measure.calibrate.plans import Ask, in_order, together
 from slotgrid.measure.calibrate.session import Asked
 from slotgrid.measure.http import Endpoint
 from slotgrid.measure.replay import replay_over_http, server_traits
 from tests.conftest import ROOT
 from tests.measure.calibrate.unseen import InTurns, unseen, unseen_small
+from tests.measure.stub import Exchange, Stub, serving
 from tests.serve.attempts import in_one_of_three
 from tests.serve.client import running
 
@@ -54,6 +57,61 @@ def test_rules_of_a_real_server(tiny: Path, tmp_path: Path) -> None:
             bench.replay("gone", plan)
         assert caught.value.exit_code == 1
         assert not (tmp_path / "c" / "gone.json").exists()
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_tokens_that_come_together_are_no_steps(ids: bool, tmp_path: Path) -> None:
+    """A stream interval of two, or a proxy that collects: steps would come out wrong and look certain."""
+
+    async def in_pairs(exchange: Exchange) -> None:
+        count = exchange.body["max_tokens"]
+        await exchange.begin()
+        for number in range(0, count, 2):
+            some = range(number, min(number + 2, count))
+            choice = {"index": 0, "text": "".join(f" w{n}" for n in some), "finish_reason": None}
+            if ids:
+                choice["token_ids"] = [5000 + n for n in some]
+            if number + 2 >= count:
+                choice["finish_reason"] = "length"
+            await exchange.event({"id": "x", "choices": [choice]})
+            await asyncio.sleep(0.002)
+        await exchange.end(count)
+
+    with serving(Stub(behave=in_pairs, probe=in_pairs)) as stub:
+        bench = Bench(HttpTarget(Endpoint(stub.url)), tmp_path / "c", asked={})
+        plan = together(bench.id("x"), streams=1, prompt_tokens=16, output_tokens=24)
+        with pytest.raises(
+            sg.SlotgridError, match=r"24 tokens came at 12 times: several in one event.*--stream-interval"
+        ):
+            bench.replay("x", plan)
+
+
+def test_a_replay_begun_again_sends_other_prompts(tmp_path: Path) -> None:
+    """The server still holds what was sent of the one that did not end."""
+    cut = True
+
+    async def breaks_at_the_third(exchange: Exchange) -> None:
+        nonlocal cut
+        if cut and exchange.index == 2:
+            cut = False
+            exchange.reset()
+            return
+        await exchange.answer()
+
+    with serving(Stub(behave=breaks_at_the_third)) as stub:
+        bench = Bench(HttpTarget(Endpoint(stub.url)), tmp_path / "c", asked={})
+        plan = in_order(bench.id("x"), [Ask(8, "p", 64), Ask(8, "p", 64), Ask(100), Ask(50)])
+        with pytest.raises(sg.SlotgridError, match="whole replays are kept in"):
+            bench.replay("x", plan)
+        begun = [tuple(exchange.body["prompt"]) for exchange in stub.asked]
+        rows = bench.replay("x", plan)
+        again = [tuple(exchange.body["prompt"]) for exchange in stub.asked][len(begun) :]
+    assert [row.prompt_tokens for row in rows] == list(map(len, again)) == [72, 72, 100, 50]
+    # inside the replay the prefix is still shared
+    assert again[0][:64] == again[1][:64]
+    for old, new in itertools.product(begun, again):
+        assert old[:8] != new[:8]
+    assert bench.replay("x", plan) == rows
 
 
 PACED = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.serve.paced"

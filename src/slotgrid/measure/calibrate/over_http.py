@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import secrets
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from slotgrid import files
@@ -17,6 +21,8 @@ from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import ROWS, replay_over_http, server_traits
 from slotgrid.plan import InputPlan
 
+# more tokens that share their time with another, and times are not those of steps
+_TOGETHER = 1 / 3
 _INTERRUPTED = frozenset(f"stopped by {number.name}" for number in ENDING)
 
 
@@ -62,8 +68,9 @@ class HttpTarget:
 
     def replay(self, plan: InputPlan, folder: Path) -> list[Seen]:
         if folder.exists():
-            # left by a replay that did not end
+            # left by a replay that did not end; the server may still hold what was sent of it
             shutil.rmtree(folder)
+            plan = with_other_prompts(plan, secrets.token_hex(4))
         run = replay_over_http(
             plan=plan, base_url=self._endpoint, output=folder, options=self._options, traits=self._traits
         )
@@ -72,27 +79,63 @@ class HttpTarget:
             raise KeyboardInterrupt
         if reasons:
             raise RunError(f"{plan.plan_id}: {'; '.join(reasons)}")
-        return read_rows(folder / ROWS)
+        rows = read_rows(folder / ROWS)
+        check_one_by_one(rows, plan.plan_id)
+        return [seen for seen, _ in rows]
 
 
-def read_rows(path: Path) -> list[Seen]:
-    """The rows of a replay over HTTP in plan order. The planned prompt length where the server does not count it."""
+def with_other_prompts(plan: InputPlan, name: str) -> InputPlan:
+    """The same lengths and waits; no prompt begins as one of the plan's."""
+    return replace(
+        plan,
+        plan_id=f"{plan.plan_id}-{name}",
+        clients=tuple(
+            replace(
+                client,
+                sessions=tuple(
+                    s if s.prefix_id is None else replace(s, prefix_id=f"{s.prefix_id}-{name}") for s in client.sessions
+                ),
+            )
+            for client in plan.clients
+        ),
+    )
+
+
+def check_one_by_one(rows: Sequence[tuple[Seen, int]], name: str) -> None:
+    """Raise RunError where tokens do not come one by one: the times between them are then not steps."""
+    times = tokens = together = 0
+    for row, output_tokens in rows:
+        if output_tokens > 1:
+            times += len(row.token_times_s)
+            tokens += output_tokens
+            together += sum(a == b for a, b in itertools.pairwise(row.token_times_s))
+    if abs(tokens - times) > _TOGETHER * tokens or together > _TOGETHER * tokens:
+        raise RunError(
+            f"{name}: {tokens} tokens came at {times - together} times: several in one event or at once, so that steps "
+            "cannot be seen; let the server stream every token by itself (vLLM: --stream-interval 1, no speculative "
+            "decoding), without a proxy that collects them"
+        )
+
+
+def read_rows(path: Path) -> list[tuple[Seen, int]]:
+    """The rows of a replay over HTTP in plan order, and how many tokens each generated. The planned prompt length where
+    the server does not count it."""
     rows = []
     for line in files.read_bytes(path).splitlines():
         row = json.loads(line)
         prompt = row["prompt_tokens"]
-        rows.append(
-            Seen(
-                session=row["session"],
-                turn=row["turn"],
-                prompt_tokens=row["planned_prompt_tokens"] if prompt is None else prompt,
-                cached_tokens=row["cached_tokens"],
-                arrival_s=row["arrival_s"],
-                finish_s=row["finish_s"],
-                token_times_s=tuple(row["token_times_s"]),
-            )
+        seen = Seen(
+            session=row["session"],
+            turn=row["turn"],
+            prompt_tokens=row["planned_prompt_tokens"] if prompt is None else prompt,
+            cached_tokens=row["cached_tokens"],
+            arrival_s=row["arrival_s"],
+            finish_s=row["finish_s"],
+            token_times_s=tuple(row["token_times_s"]),
         )
-    return sorted(rows, key=lambda row: (row.session, row.turn))
+        tokens = row["output_tokens"]
+        rows.append((seen, len(seen.token_times_s) if tokens is None else tokens))
+    return sorted(rows, key=lambda pair: (pair[0].session, pair[0].turn))
 
 
 def config_of_events(path: Path) -> ServingConfig:

@@ -159,9 +159,12 @@ def linear_fit(columns: Floats, values: Floats) -> Line | Refusal:
             break
         trust = np.minimum(1.0, _HUBER * usual / np.maximum(np.abs(residual), _EXACT))
     degrees = count - width
-    spread = float((trust * residual) @ residual) / degrees
+    # Huber's estimate: the spread of the clipped residuals, over the squared share of those that are not clipped
+    clipped = trust * residual
+    whole = max(float((trust == 1.0).mean()), 0.5)
+    spread = float(clipped @ clipped) / degrees / whole**2
     relative = scaled / fitted[:, None]
-    covariance = np.linalg.inv((relative * trust[:, None]).T @ relative) * spread / np.outer(size, size)
+    covariance = np.linalg.inv(relative.T @ relative) * spread / np.outer(size, size)
     half = t_factor(degrees) * np.sqrt(np.diag(covariance))
     parameters = tuple(
         Estimate(float(v), float(v - h), float(v + h), count) for v, h in zip(found / size, half, strict=True)
