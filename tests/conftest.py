@@ -77,11 +77,19 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def slotgrid(tmp_path: Path) -> Command:
-    """Run the real command line in an empty folder; returns the finished process."""
+    """Run the real command line in an empty folder; returns the finished process.
 
-    def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    file_bytes: no file may grow beyond it there, which stands for a full disk.
+    """
+
+    def run(*arguments: str | Path, file_bytes: int | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        start = ["-m", "slotgrid"]
+        if file_bytes is not None:
+            # set by the new process itself: a function between fork and exec is no safe thing beside JAX's threads
+            limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({file_bytes}, {file_bytes}))"
+            start = ["-c", f"{limit}\nfrom slotgrid.cli.main import main\nmain()"]
         return subprocess.run(
-            [sys.executable, "-m", "slotgrid", *map(str, arguments)],
+            [sys.executable, *start, *map(str, arguments)],
             cwd=options.pop("cwd", tmp_path),
             capture_output=True,
             text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -380,9 +379,7 @@ def test_two_at_once_and_a_kill_between_line_and_place(typed: Command, tmp_path:
 def test_full_disk_while_registering(slotgrid: Command, typed: Command, tmp_path: Path) -> None:
     """A limit on the size of files stands for a full disk: one line, nothing registered, and it goes on afterwards."""
     write_study(tmp_path / "a")
-    process = slotgrid(
-        "study", "register", "a", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-    )
+    process = slotgrid("study", "register", "a", file_bytes=3000)
     assert_one_line_error(process, "registered/.0001.partial", "cannot write", "File too large")
     assert not (tmp_path / "a/registered/0001").exists()
     assert typed("study", "register", "a").returncode == 0
