@@ -356,12 +356,29 @@ def test_between_whole_and_mixed_nothing_is_concluded() -> None:
     assert short.undecided == "no prompt was longer than one chunk of 2048 tokens"
 
 
-def test_a_first_token_between_two_steps_leaves_the_rule_open() -> None:
-    stops = [stop for own in (True, False, False) for stop in stall.find_stops(beside(1, 0.16, own=own), 2)]
+@pytest.mark.parametrize(
+    ("own", "share"), [("100", "33%"), ("110", "67%"), ("10101", "60%")], ids=["one", "two", "most of five"]
+)
+def test_a_first_token_between_two_steps_leaves_the_rule_open(own: str, share: str) -> None:
+    """Also where more of the stops say exclusive: one that says mixed leaves an interval that says nothing."""
+    stops = [stop for step in own for stop in stall.find_stops(beside(1, 0.16, own=step == "1"), 2)]
     found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
     assert isinstance(found, stall.Stall)
     assert (found.exclusive, found.decided) == (None, False)
-    assert "whether streams get tokens together with the prompt's first is open: 33% of a step apart" in found.undecided
+    assert (
+        f"whether streams get tokens together with the prompt's first is open: {share} of a step apart"
+        in found.undecided
+    )
+
+
+@pytest.mark.parametrize("apart", [(0.6, 0.6, 1.9), (1.0, 1.0, 1.0, 1.0, 1.0, 0.4)], ids=["wide", "one moved"])
+def test_tokens_that_a_busy_machine_moved_do_not_lose_the_rule(apart: tuple[float, ...]) -> None:
+    """By less than a step: either no stop says mixed, or the others make the interval narrow enough."""
+    whole = stall.find_stops(beside(1, 0.16), 2)[0]
+    stops = [replace(whole, apart_s=moved * whole.step_s) for moved in apart]
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert (found.exclusive, found.decided) == (True, True)
 
 
 def test_prompts_that_met_no_running_streams_do_not_count() -> None:
