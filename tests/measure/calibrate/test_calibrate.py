@@ -103,6 +103,14 @@ def test_a_pool_of_blocks_is_no_number_of_slots(tmp_path: Path) -> None:
     )
     assert said["a request that hits"] == "stays in the blocks it found"
     assert configuration(by_tokens, None) is None
+    # where repeats disagree about the length, or no longer request fits, it may be such a pool
+    unknown = replace(found, slots=replace(found.slots, by_request=None, open=("1 of 2 repeats",)))
+    said = {finding.name: finding.value or finding.reason for finding in findings(unknown, asked, "")}
+    assert said["slots"] == (
+        "5, if requests count and not tokens: a prefix survives 4 other requests of 24 tokens and is lost after 5"
+    )
+    assert said["slots are taken"] == "1 of 2 repeats"
+    assert configuration(unknown, None) is None
 
 
 def test_generated_tokens_that_stay(tmp_path: Path) -> None:

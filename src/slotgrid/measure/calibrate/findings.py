@@ -170,8 +170,12 @@ def _slots(found: Slots | Refusal, block_tokens: int | None, add: Add) -> None:
         count = f"none, a pool of blocks for about {found.pool_tokens(block_tokens):,} tokens"
         others = f"{found.cliff - 1} other requests of {OTHER_TOKENS} tokens"
     else:
-        count = str(found.slots) if found.certain else f"{found.cliff} or {found.cliff + 1}"
+        settled = found.cliff < 2 or found.takes_slot is not None
+        count = str(found.slots) if settled else f"{found.cliff} or {found.cliff + 1}"
         others = f"{found.cliff - 1} other requests"
+        if found.by_request is None and found.cliff > 1:
+            count += ", if requests count and not tokens"
+            others += f" of {OTHER_TOKENS} tokens"
     add("slots", f"{count}: a prefix survives {others} and is lost after {found.cliff}", found.samples)
     reason = Refusal("; ".join(found.open), found.samples)
 

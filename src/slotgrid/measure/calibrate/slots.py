@@ -48,9 +48,10 @@ class Slots:
 
     @property
     def certain(self) -> bool:
-        """Whether ``slots`` is known: not where repeats disagreed about what a returning request does, nor where longer
-        requests take more: that is a pool of blocks, and the cliff counts only requests as short as the probe's."""
-        return self.by_request is not False and (self.cliff < 2 or self.takes_slot is not None)
+        """Whether ``slots`` is known. Not where repeats disagreed about what a returning request does. Nor unless the
+        cliff was seen to count requests: where longer ones take more it is of a pool of blocks, and counts only
+        requests as short as the probe's; where that stayed open, or no longer one fits a sequence, it may be."""
+        return self.cliff < 2 or (self.by_request is True and self.takes_slot is not None)
 
     def pool_tokens(self, block_tokens: int) -> int:
         """Tokens in the blocks of the prefix and of the others it survives: about what the pool holds."""
