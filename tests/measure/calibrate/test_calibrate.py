@@ -15,6 +15,8 @@ from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Stated
 from slotgrid.measure.calibrate.session import Asked
 from slotgrid.measure.calibrate.slots import Slots
+from slotgrid.measure.calibrate.stall import Stall
+from slotgrid.measure.calibrate.statistics import Estimate
 from tests.measure.calibrate.fake import (
     Costs,
     FakeTarget,
@@ -111,6 +113,18 @@ def test_a_pool_of_blocks_is_no_number_of_slots(tmp_path: Path) -> None:
     )
     assert said["slots are taken"] == "1 of 2 repeats"
     assert configuration(unknown, None) is None
+
+
+def test_pieces_of_unequal_length_are_said(tmp_path: Path) -> None:
+    asked = Asked(max_seq_len=512, most_streams=16, most_slots=32)
+    found = run(FakeTarget(SMALL, slots=4, told=True), tmp_path, asked=asked).found
+    assert isinstance(found.stall, Stall)
+    longest = max(found.stall.share)
+    for share, words in ((0.68, "streams stop in several pieces of unequal length"), (0.3, "streams slow down over")):
+        shares = {**found.stall.share, longest: Estimate(share, share, share, 3)}
+        mixed = replace(found, stall=replace(found.stall, exclusive=False, pieces=True, share=shares))
+        said = {finding.name: finding.value for finding in findings(mixed, asked, "")}
+        assert said["prefill beside streams"].startswith(f"mixed into decode steps: {words}")
 
 
 def test_generated_tokens_that_stay(tmp_path: Path) -> None:

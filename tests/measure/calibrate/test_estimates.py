@@ -321,14 +321,16 @@ def test_two_repeats_are_too_few() -> None:
     assert (refused.samples, refused.more_repeats) == (2, 1)
 
 
-def beside(pieces: int, total: float, step: float = 0.010, *, own: bool = True) -> list[Seen]:
-    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces. Its
-    first token comes a step before the next ones of the streams where the last piece is a step of its ``own``."""
+def beside(pieces: int | tuple[float, ...], total: float, step: float = 0.010, *, own: bool = True) -> list[Seen]:
+    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces, or in
+    pieces of these shares. Its first token comes a step before the next ones of the streams where the last piece is a
+    step of its ``own``."""
+    shares = (1 / pieces,) * pieces if isinstance(pieces, int) else pieces
     gaps = [step] * 60
-    for i in range(pieces):
-        gaps[20 + i] += total / pieces
+    for i, part in enumerate(shares):
+        gaps[20 + i] += total * part
     times = list(itertools.accumulate(gaps))
-    first = times[20 + pieces - 1] - own * step
+    first = times[20 + len(shares) - 1] - own * step
     return [row(times), row(times, session=1), row([first], arrival=0.2, prompt=1000, session=2)]
 
 
@@ -345,12 +347,22 @@ def test_a_whole_stop_and_a_mixed_prefill_are_told_apart(pieces: int, own: bool,
     assert share.value == pytest.approx(1 / pieces)
 
 
+@pytest.mark.parametrize(("shares", "unequal"), [((0.68, 0.32), True), ((0.55, 0.45), False)])
+def test_pieces_of_unequal_length_are_pieces(shares: tuple[float, ...], unequal: bool) -> None:
+    """A step that takes 2,048 tokens of a prompt of 3,000: as many repeats as one likes give 68 % in one piece."""
+    stops = [stop for _ in range(3) for stop in stall.find_stops(beside(shares, 0.16, own=False), 2)]
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert (found.exclusive, found.pieces, found.unequal, found.undecided) == (False, True, unequal, "")
+    assert found.decided
+
+
 def test_between_whole_and_mixed_nothing_is_concluded() -> None:
     stops = [stop for pieces in (1, 2, 1) for stop in stall.find_stops(beside(pieces, 0.16), 2)]
     found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
     assert isinstance(found, stall.Stall)
     assert found.exclusive is None
-    assert "neither above 80% nor below 60%" in found.undecided
+    assert "neither above nor below 80%" in found.undecided
     short = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=2048)
     assert isinstance(short, stall.Stall)
     assert short.undecided == "no prompt was longer than one chunk of 2048 tokens"

@@ -121,13 +121,15 @@ def _stall(stall: Stall, fit: PrefillFit | Refusal, add: Add) -> None:
     if stall.exclusive is None:
         add("prefill beside streams", Refusal(stall.undecided, stall.samples), under=beside)
     else:
-        words = {
-            True: "exclusive: every stream stops for the whole prefill, in one piece",
-            False: "mixed into decode steps: streams slow down over several steps"
-            if stall.pieces
-            else "mixed into one decode step: streams get their tokens that late, together with the prompt's first",
-        }
-        add("prefill beside streams", words[stall.exclusive], stall.samples, f"{beside}, up to {longest} tokens")
+        if stall.exclusive:
+            words = "exclusive: every stream stops for the whole prefill, in one piece"
+        elif stall.unequal:
+            words = "mixed into decode steps: streams stop in several pieces of unequal length"
+        elif stall.pieces:
+            words = "mixed into decode steps: streams slow down over several steps"
+        else:
+            words = "mixed into one decode step: streams get their tokens that late, together with the prompt's first"
+        add("prefill beside streams", words, stall.samples, f"{beside}, up to {longest} tokens")
     for q, lost in stall.lost.items():
         if isinstance(lost, Refusal):
             add(f"stall of {q} tokens", lost, under=beside)

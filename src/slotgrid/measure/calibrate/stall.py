@@ -24,8 +24,9 @@ MOST_STREAMS = 4
 # steps between two injections, beyond what they take
 _SPACE_STEPS = 8
 _NEAR_STEPS = 16
+# shares of a stop in its largest gap: above the first it is one piece, above the second several of unequal length
 _WHOLE = 0.8
-_SPREAD = 0.6
+_MOST = 0.6
 # tokens this share of a step apart came from two steps
 _APART = 0.5
 
@@ -67,6 +68,12 @@ class Stall:
     control: Estimate | Refusal
     streams: int
     samples: int
+
+    @property
+    def unequal(self) -> bool:
+        """Several pieces, one of which is most of it: a prompt of 3,000 tokens as 2,048 and 952."""
+        longest = self.share.get(max(self.lost))
+        return self.pieces and isinstance(longest, Estimate) and longest.value > _MOST
 
     @property
     def decided(self) -> bool:
@@ -225,10 +232,11 @@ def _in_pieces(long: Sequence[int], share: dict[int, Estimate | Refusal], chunk_
         return None, f"prompts of {long[-1]} tokens: {longest}"
     if longest.low > _WHOLE:
         return False, ""
-    if longest.high < _SPREAD:
+    # pieces of unequal length can hold most of it in one, and more repeats would not move that
+    if longest.high < _WHOLE:
         return True, ""
     return None, (
         f"{longest.value:.0%} of the time lost to {long[-1]} tokens is in one piece "
-        f"[{longest.low:.0%}, {longest.high:.0%}]: neither above {_WHOLE:.0%} nor below {_SPREAD:.0%}; "
+        f"[{longest.low:.0%}, {longest.high:.0%}]: neither above nor below {_WHOLE:.0%}; "
         f"about {longest.samples} more repeats would decide it"
     )
