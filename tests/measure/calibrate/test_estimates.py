@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slotgrid.measure.calibrate import buckets, decode, decode_fit, limit, prefill_fit, reuse, slots, stall, turnaround
 from slotgrid.measure.calibrate.plans import Ask
-from slotgrid.measure.calibrate.prefill import IdlePrefill
+from slotgrid.measure.calibrate.prefill import IdlePrefill, by_round
 from slotgrid.measure.calibrate.profile_text import less, overhead
 from slotgrid.measure.calibrate.reuse import Return
 from slotgrid.measure.calibrate.rows import Seen
@@ -317,6 +317,26 @@ def test_no_part_of_a_prefill_is_below_0(seed: int) -> None:
 
 def test_two_repeats_are_too_few() -> None:
     refused = prefill_fit.fit([entry for entry in idle(128, 0.02, 0, 0) if entry.round < 2])
+    assert isinstance(refused, Refusal)
+    assert (refused.samples, refused.more_repeats) == (2, 1)
+
+
+def test_repeats_of_text_go_by_the_planned_length() -> None:
+    """Each prompt has another count of tokens: three rounds are three repeats, and the form is of what was computed."""
+    draw = random.Random(3)
+    text = []
+    for q in LENGTHS:
+        for r in range(3):
+            tokens = q + draw.randint(0, 1 + q // 20)
+            text.append(IdlePrefill(tokens, -(-tokens // 128) * 20e-3 + 1e-3, r, q))
+    assert len({entry.tokens for entry in text}) > 2 * len(LENGTHS)
+    fit = prefill_fit.fit(text)
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    assert (fit.chunk_tokens, fit.also) == (128, ())
+    assert (fit.per_chunk.value, fit.constant.value) == pytest.approx((20e-3, 1e-3))
+    assert fit.tokens == (min(entry.tokens for entry in text), max(entry.tokens for entry in text))
+    assert len(by_round(text, 2049)) == 3
+    refused = prefill_fit.fit([entry for entry in text if entry.round < 2])
     assert isinstance(refused, Refusal)
     assert (refused.samples, refused.more_repeats) == (2, 1)
 

@@ -139,7 +139,7 @@ def _stall(stall: Stall, fit: PrefillFit | Refusal, add: Add) -> None:
         if isinstance(share, Estimate):
             text += f", {min(share.value, 1.0):.0%} in one piece"
         if isinstance(fit, PrefillFit):
-            text += f", {lost.value / fit.seconds(q):.2f} x the same prompt alone"
+            text += f", {lost.value / fit.seconds(stall.tokens(q)):.2f} x the same prompt alone"
         add(f"stall of {q} tokens", text, lost.samples, beside)
     control = stall.control
     if isinstance(control, Refusal):

@@ -21,11 +21,20 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class IdlePrefill:
-    """One prompt on an idle server: tokens computed (none was cached), seconds to the first token, and its round."""
+    """One prompt on an idle server: tokens computed, seconds to the first token, and its round.
+
+    planned_tokens: the length that was asked for, None where it is the same. Text has about as many tokens as planned,
+    and each prompt another count: what is a repeat of what goes by the plan.
+    """
 
     tokens: int
     seconds: float
     round: int
+    planned_tokens: int | None = None
+
+    @property
+    def planned(self) -> int:
+        return self.tokens if self.planned_tokens is None else self.planned_tokens
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,11 @@ def one_round(bench: Bench, max_seq_len: int, r: int) -> list[IdlePrefill]:
     name = f"prefill-r{r}"
     order = bench.order(sizes(max_seq_len), name)
     rows = bench.replay(name, in_order(bench.id(name), [Ask(q) for q in order]))
-    return [IdlePrefill(row.prompt_tokens, row.wait_s, r) for row in rows if not row.cached_tokens]
+    return [
+        IdlePrefill(row.prompt_tokens, row.wait_s, r, q)
+        for q, row in zip(order, rows, strict=True)
+        if not row.cached_tokens
+    ]
 
 
 def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: int) -> list[OnCached] | Refusal:
@@ -88,5 +101,5 @@ def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: i
 
 
 def by_round(found: Sequence[IdlePrefill], tokens: int) -> list[float]:
-    """Seconds of one length over the rounds."""
-    return [entry.seconds for entry in found if entry.tokens == tokens]
+    """Seconds of one planned length over the rounds."""
+    return [entry.seconds for entry in found if entry.planned == tokens]
