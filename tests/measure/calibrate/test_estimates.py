@@ -7,18 +7,31 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotgrid.measure.calibrate import buckets, decode, decode_fit, limit, prefill_fit, reuse, slots, stall, turnaround
+from slotgrid.measure.calibrate import (
+    buckets,
+    decode,
+    decode_fit,
+    limit,
+    prefill,
+    prefill_fit,
+    reuse,
+    slots,
+    stall,
+    turnaround,
+)
 from slotgrid.measure.calibrate.plans import Ask
 from slotgrid.measure.calibrate.prefill import IdlePrefill, by_round
 from slotgrid.measure.calibrate.profile_text import less, overhead
 from slotgrid.measure.calibrate.reuse import Return
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal, linear_fit, mean_estimate, repeats_needed
+from slotgrid.plan import InputPlan
 
 
 def row(times: Sequence[float], arrival: float = 0.0, prompt: int = 16, session: int = 0) -> Seen:
@@ -530,6 +543,53 @@ def test_one_open_question_keeps_the_answers_to_the_others(disputed: str) -> Non
     # the cliff itself cannot be left open
     with pytest.raises(slots.UndecidedError):
         slots.decide(lambda name, asks: hits(disputed, asks), prefix_tokens=32, longer_tokens=160, most=64)
+
+
+class BeginsText:
+    """A bench over a server with blocks of 1 token that begins every prompt with the same one: each finds at least
+    that. It keeps the last prompts, so many; 1 ms for each token computed."""
+
+    def __init__(self, kept: int) -> None:
+        self.kept = kept
+
+    def id(self, name: str) -> str:
+        return name
+
+    def order(self, values: Sequence[int], name: str) -> list[int]:
+        return list(values)
+
+    def replay(self, name: str, plan: InputPlan) -> list[Seen]:
+        prefixes: list[str | None] = []
+        rows = []
+        for i, (_, session) in enumerate(plan.sessions()):
+            prompt, cached = 1 + session.turns[0].new_tokens, 1
+            if session.prefix_id is not None and session.prefix_id in prefixes[-self.kept :]:
+                cached = min(1 + session.prefix_tokens, prompt - 1)
+            prefixes.append(session.prefix_id)
+            rows.append(Seen(i, 0, prompt, cached, i, i + 1, (i + 1e-3 * (prompt - cached),)))
+        return rows
+
+
+def test_the_token_that_begins_every_text_is_no_hit() -> None:
+    bench: Any = BeginsText(8)
+    measured = prefill.probe(bench, max_seq_len=1024, rounds=3)
+    assert len(measured) == 3 * len(prefill.sizes(1024))
+    fit = prefill_fit.fit(measured, prefer_chunk=1)
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    # what was computed is the prompt without it
+    assert fit.tokens == (16, 1023)
+    assert fit.per_chunk.value == pytest.approx(1e-3)
+    cached = prefill.probe_cached(bench, max_seq_len=1024, block_tokens=1, rounds=3)
+    assert [(entry.cached_tokens, entry.computed_tokens) for entry in cached] == [(253, 8), (507, 8), (1015, 8)]
+    found = slots.probe(bench, max_seq_len=1024, block_tokens=1, most_slots=32)
+    assert isinstance(found, slots.Slots)
+    assert (found.cliff, found.by_request) == (8, True)
+    # 32 tokens of the prefix and 24 of each other
+    assert found.pool_tokens(1) == 32 + 7 * 24
+    *streams, injected = beside(1, 0.16)
+    stops = stall.find_stops([*streams, replace(injected, cached_tokens=1)], 2)
+    assert [(stop.tokens, stop.planned) for stop in stops] == [(999, 1000)]
+    assert stall.find_stops([*streams, replace(injected, cached_tokens=101)], 2) == []
 
 
 def test_turnaround_is_between_answer_and_next_request() -> None:

@@ -18,6 +18,8 @@ from slotgrid.measure.calibrate.statistics import Refusal
 
 REPEATS = 2
 OTHER_TOKENS = 24
+# at least, where blocks are short: many times what every text begins with
+_PREFIX_TOKENS = 32
 # enough where blocks are short
 _LONGER_TOKENS = 192
 
@@ -55,7 +57,8 @@ class Slots:
 
     def pool_tokens(self, block_tokens: int) -> int:
         """Tokens in the blocks of the prefix and of the others it survives: about what the pool holds."""
-        return block_tokens * (2 + (self.cliff - 1) * math.ceil(OTHER_TOKENS / block_tokens))
+        others = (self.cliff - 1) * math.ceil(OTHER_TOKENS / block_tokens)
+        return block_tokens * (_prefix_blocks(block_tokens) + others)
 
 
 class UndecidedError(Exception):
@@ -69,6 +72,7 @@ Hits = Callable[[str, Sequence[Ask]], bool]
 def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int) -> Slots | Refusal:
     """Replay sequences until the cliff is found, then the ones that tell the orders apart."""
     count = 0
+    prefix = min(block_tokens * _prefix_blocks(block_tokens), max_seq_len - 3)
 
     def hits(name: str, asks: Sequence[Ask]) -> bool:
         nonlocal count
@@ -77,20 +81,24 @@ def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int)
             full = f"slots-{name}-r{r}"
             cached = bench.replay(full, in_order(bench.id(full), asks))[-1].cached_tokens
             count += 1
-            # the server reports hits, as the reuse probe has seen; some leave a miss out
-            seen.append(bool(cached))
+            # the server reports hits, as the reuse probe has seen; some leave a miss out, and in blocks of 1 token the
+            # one that begins every text is always found
+            seen.append(2 * (cached or 0) >= prefix)
         if len(set(seen)) > 1:
             raise UndecidedError(
                 f"{sum(seen)} of {REPEATS} repeats of {name} found the prefix; is there other traffic?"
             )
         return seen[0]
 
-    prefix = min(2 * block_tokens, max_seq_len - 3)
     longer = longer_tokens(block_tokens, max_seq_len)
     try:
         return decide(hits, prefix_tokens=prefix, longer_tokens=longer, most=most_slots, samples=lambda: count)
     except UndecidedError as error:
         return Refusal(str(error), count)
+
+
+def _prefix_blocks(block_tokens: int) -> int:
+    return max(2, math.ceil(_PREFIX_TOKENS / block_tokens))
 
 
 def longer_tokens(block_tokens: int, max_seq_len: int) -> int | None:

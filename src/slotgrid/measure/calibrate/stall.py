@@ -15,6 +15,7 @@ import numpy as np
 
 from slotgrid.measure.calibrate.bench import Bench
 from slotgrid.measure.calibrate.plans import beside
+from slotgrid.measure.calibrate.prefill import is_cold
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal, mean_estimate, trimmed_mean
 
@@ -152,7 +153,7 @@ def find_stops(rows: Sequence[Seen], streams: int, planned: Sequence[int] | None
     for i, row in enumerate(injected):
         arrival, first = spans[i]
         alone = all(b < arrival or first < a for j, (a, b) in enumerate(spans) if j != i)
-        if not (start <= arrival and first <= end and alone) or row.cached_tokens:
+        if not (start <= arrival and first <= end and alone and is_cold(row)):
             continue
         total, largest, steps, apart = [], [], [], []
         for stream in running:
@@ -176,7 +177,7 @@ def find_stops(rows: Sequence[Seen], streams: int, planned: Sequence[int] | None
         else:
             found.append(
                 Stop(
-                    row.prompt_tokens,
+                    row.prompt_tokens - (row.cached_tokens or 0),
                     float(np.median(total)),
                     float(np.median(largest)),
                     row.wait_s,
