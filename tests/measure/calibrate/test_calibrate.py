@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import slotgrid as sg
 from slotgrid.measure.calibrate.calibrate import Calibration, calibrate, configuration, require_profile
 from slotgrid.measure.calibrate.findings import findings
 from slotgrid.measure.calibrate.profile_text import Stated
+from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.session import Asked
 from slotgrid.measure.calibrate.slots import Slots
+from slotgrid.measure.calibrate.stall import Stall
+from slotgrid.measure.calibrate.statistics import Estimate
 from tests.measure.calibrate.fake import (
     Costs,
     FakeTarget,
@@ -103,6 +107,59 @@ def test_a_pool_of_blocks_is_no_number_of_slots(tmp_path: Path) -> None:
     )
     assert said["a request that hits"] == "stays in the blocks it found"
     assert configuration(by_tokens, None) is None
+    # where repeats disagree about the length, or no longer request fits, it may be such a pool
+    unknown = replace(found, slots=replace(found.slots, by_request=None, open=("1 of 2 repeats",)))
+    said = {finding.name: finding.value or finding.reason for finding in findings(unknown, asked, "")}
+    assert said["slots"] == (
+        "5, if requests count and not tokens: a prefix survives 4 other requests of 24 tokens and is lost after 5"
+    )
+    assert said["slots are taken"] == "1 of 2 repeats"
+    assert configuration(unknown, None) is None
+
+
+def test_pieces_of_unequal_length_are_said(tmp_path: Path) -> None:
+    asked = Asked(max_seq_len=512, most_streams=16, most_slots=32)
+    found = run(FakeTarget(SMALL, slots=4, told=True), tmp_path, asked=asked).found
+    assert isinstance(found.stall, Stall)
+    longest = max(found.stall.share)
+    for share, words in ((0.68, "streams stop in several pieces of unequal length"), (0.3, "streams slow down over")):
+        shares = {**found.stall.share, longest: Estimate(share, share, share, 3)}
+        mixed = replace(found, stall=replace(found.stall, exclusive=False, pieces=True, share=shares))
+        said = {finding.name: finding.value for finding in findings(mixed, asked, "")}
+        assert said["prefill beside streams"].startswith(f"mixed into decode steps: {words}")
+
+
+class TextTarget(FakeTarget):
+    """Prompts without a prefix get up to a twentieth more tokens than planned, each another count, as text does."""
+
+    lengths = random.Random(5)
+
+    def replay(self, plan: sg.InputPlan, folder: Path) -> list[Seen]:
+        def text(session: sg.Session) -> sg.Session:
+            if session.prefix_id is not None:
+                return session
+            first, *later = session.turns
+            more = self.lengths.randint(0, first.new_tokens // 20)
+            return replace(session, turns=(replace(first, new_tokens=first.new_tokens + more), *later))
+
+        clients = [replace(client, sessions=tuple(map(text, client.sessions))) for client in plan.clients]
+        return super().replay(sg.InputPlan(plan.plan_id, tuple(clients)), folder)
+
+
+def test_prompts_of_text_give_a_profile(tmp_path: Path) -> None:
+    """Repeats of a length are those of its plan, whatever came of it."""
+    result = run(TextTarget(SMALL, slots=4, told=True), tmp_path)
+    prefill = require_profile(result, "p.toml").price.prefill
+    assert (prefill.chunk_tokens, prefill.per_chunk_s.value) == (32, pytest.approx(0.030, rel=0.01))
+    assert prefill.constant_s is not None
+    assert prefill.constant_s.value == pytest.approx(0.002, abs=2e-4)
+    found = answers(result)
+    assert found["prefill beside streams"].startswith("exclusive")
+    assert [name for name in found if name.startswith("stall of")] == [f"stall of {q} tokens" for q in (16, 500, 511)]
+    # where text lengths differ, the same prompt alone is one of as many tokens
+    assert found["stall of 500 tokens"].endswith(" x the same prompt alone")
+    ratio = float(found["stall of 500 tokens"].split(", ")[-1].split(" ")[0])
+    assert ratio == pytest.approx(1.0, abs=0.06)
 
 
 def test_generated_tokens_that_stay(tmp_path: Path) -> None:

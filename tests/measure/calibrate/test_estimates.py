@@ -7,18 +7,31 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotgrid.measure.calibrate import buckets, decode, decode_fit, limit, prefill_fit, reuse, slots, stall, turnaround
+from slotgrid.measure.calibrate import (
+    buckets,
+    decode,
+    decode_fit,
+    limit,
+    prefill,
+    prefill_fit,
+    reuse,
+    slots,
+    stall,
+    turnaround,
+)
 from slotgrid.measure.calibrate.plans import Ask
-from slotgrid.measure.calibrate.prefill import IdlePrefill
+from slotgrid.measure.calibrate.prefill import IdlePrefill, by_round
 from slotgrid.measure.calibrate.profile_text import less, overhead
 from slotgrid.measure.calibrate.reuse import Return
 from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal, linear_fit, mean_estimate, repeats_needed
+from slotgrid.plan import InputPlan
 
 
 def row(times: Sequence[float], arrival: float = 0.0, prompt: int = 16, session: int = 0) -> Seen:
@@ -321,14 +334,36 @@ def test_two_repeats_are_too_few() -> None:
     assert (refused.samples, refused.more_repeats) == (2, 1)
 
 
-def beside(pieces: int, total: float, step: float = 0.010, *, own: bool = True) -> list[Seen]:
-    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces. Its
-    first token comes a step before the next ones of the streams where the last piece is a step of its ``own``."""
+def test_repeats_of_text_go_by_the_planned_length() -> None:
+    """Each prompt has another count of tokens: three rounds are three repeats, and the form is of what was computed."""
+    draw = random.Random(3)
+    text = []
+    for q in LENGTHS:
+        for r in range(3):
+            tokens = q + draw.randint(0, 1 + q // 20)
+            text.append(IdlePrefill(tokens, -(-tokens // 128) * 20e-3 + 1e-3, r, q))
+    assert len({entry.tokens for entry in text}) > 2 * len(LENGTHS)
+    fit = prefill_fit.fit(text)
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    assert (fit.chunk_tokens, fit.also) == (128, ())
+    assert (fit.per_chunk.value, fit.constant.value) == pytest.approx((20e-3, 1e-3))
+    assert fit.tokens == (min(entry.tokens for entry in text), max(entry.tokens for entry in text))
+    assert len(by_round(text, 2049)) == 3
+    refused = prefill_fit.fit([entry for entry in text if entry.round < 2])
+    assert isinstance(refused, Refusal)
+    assert (refused.samples, refused.more_repeats) == (2, 1)
+
+
+def beside(pieces: int | tuple[float, ...], total: float, step: float = 0.010, *, own: bool = True) -> list[Seen]:
+    """Two streams of 60 steps; a prompt of 1,000 tokens comes in at 0.2 s and costs ``total`` in so many pieces, or in
+    pieces of these shares. Its first token comes a step before the next ones of the streams where the last piece is a
+    step of its ``own``."""
+    shares = (1 / pieces,) * pieces if isinstance(pieces, int) else pieces
     gaps = [step] * 60
-    for i in range(pieces):
-        gaps[20 + i] += total / pieces
+    for i, part in enumerate(shares):
+        gaps[20 + i] += total * part
     times = list(itertools.accumulate(gaps))
-    first = times[20 + pieces - 1] - own * step
+    first = times[20 + len(shares) - 1] - own * step
     return [row(times), row(times, session=1), row([first], arrival=0.2, prompt=1000, session=2)]
 
 
@@ -345,23 +380,50 @@ def test_a_whole_stop_and_a_mixed_prefill_are_told_apart(pieces: int, own: bool,
     assert share.value == pytest.approx(1 / pieces)
 
 
+@pytest.mark.parametrize(("shares", "unequal"), [((0.68, 0.32), True), ((0.55, 0.45), False)])
+def test_pieces_of_unequal_length_are_pieces(shares: tuple[float, ...], unequal: bool) -> None:
+    """A step that takes 2,048 tokens of a prompt of 3,000: as many repeats as one likes give 68 % in one piece."""
+    stops = [stop for _ in range(3) for stop in stall.find_stops(beside(shares, 0.16, own=False), 2)]
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert (found.exclusive, found.pieces, found.unequal, found.undecided) == (False, True, unequal, "")
+    assert found.decided
+
+
 def test_between_whole_and_mixed_nothing_is_concluded() -> None:
     stops = [stop for pieces in (1, 2, 1) for stop in stall.find_stops(beside(pieces, 0.16), 2)]
     found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
     assert isinstance(found, stall.Stall)
     assert found.exclusive is None
-    assert "neither above 80% nor below 60%" in found.undecided
+    assert "neither above nor below 80%" in found.undecided
     short = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=2048)
     assert isinstance(short, stall.Stall)
     assert short.undecided == "no prompt was longer than one chunk of 2048 tokens"
 
 
-def test_a_first_token_between_two_steps_leaves_the_rule_open() -> None:
-    stops = [stop for own in (True, False, False) for stop in stall.find_stops(beside(1, 0.16, own=own), 2)]
+@pytest.mark.parametrize(
+    ("own", "share"), [("100", "33%"), ("110", "67%"), ("10101", "60%")], ids=["one", "two", "most of five"]
+)
+def test_a_first_token_between_two_steps_leaves_the_rule_open(own: str, share: str) -> None:
+    """Also where more of the stops say exclusive: one that says mixed leaves an interval that says nothing."""
+    stops = [stop for step in own for stop in stall.find_stops(beside(1, 0.16, own=step == "1"), 2)]
     found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
     assert isinstance(found, stall.Stall)
     assert (found.exclusive, found.decided) == (None, False)
-    assert "whether streams get tokens together with the prompt's first is open: 33% of a step apart" in found.undecided
+    assert (
+        f"whether streams get tokens together with the prompt's first is open: {share} of a step apart"
+        in found.undecided
+    )
+
+
+@pytest.mark.parametrize("apart", [(0.6, 0.6, 1.9), (1.0, 1.0, 1.0, 1.0, 1.0, 0.4)], ids=["wide", "one moved"])
+def test_tokens_that_a_busy_machine_moved_do_not_lose_the_rule(apart: tuple[float, ...]) -> None:
+    """By less than a step: either no stop says mixed, or the others make the interval narrow enough."""
+    whole = stall.find_stops(beside(1, 0.16), 2)[0]
+    stops = [replace(whole, apart_s=moved * whole.step_s) for moved in apart]
+    found = stall.estimate(stops, [1.0, 1.0, 1.0], streams=2, chunk_tokens=128)
+    assert isinstance(found, stall.Stall)
+    assert (found.exclusive, found.decided) == (True, True)
 
 
 def test_prompts_that_met_no_running_streams_do_not_count() -> None:
@@ -453,6 +515,8 @@ def test_length_is_open_where_no_longer_request_fits() -> None:
     found = slots.decide(pool(20, 16), prefix_tokens=32, longer_tokens=None, most=64)
     assert isinstance(found, slots.Slots)
     assert (found.by_request, found.takes_slot, found.order) == (None, False, slots.LRU)
+    # what it counts may be blocks
+    assert found.certain is False
     assert found.open == ("no request of more than two blocks fits a sequence: whether length matters cannot be seen",)
 
 
@@ -473,12 +537,59 @@ def test_one_open_question_keeps_the_answers_to_the_others(disputed: str) -> Non
     assert found.by_request == (None if disputed == "x160" else False)
     assert found.takes_slot == (None if disputed == "returns" else False)
     assert found.order == (slots.LRU if disputed == "x160" else None)
-    # by tokens there are no slots to be certain of
-    assert found.certain is (disputed == "x160")
+    # by tokens there are no slots to be certain of, and where the length is open there may be none
+    assert found.certain is False
     assert "1 of 2 repeats" in found.open[0]
     # the cliff itself cannot be left open
     with pytest.raises(slots.UndecidedError):
         slots.decide(lambda name, asks: hits(disputed, asks), prefix_tokens=32, longer_tokens=160, most=64)
+
+
+class BeginsText:
+    """A bench over a server with blocks of 1 token that begins every prompt with the same one: each finds at least
+    that. It keeps the last prompts, so many; 1 ms for each token computed."""
+
+    def __init__(self, kept: int) -> None:
+        self.kept = kept
+
+    def id(self, name: str) -> str:
+        return name
+
+    def order(self, values: Sequence[int], name: str) -> list[int]:
+        return list(values)
+
+    def replay(self, name: str, plan: InputPlan) -> list[Seen]:
+        prefixes: list[str | None] = []
+        rows = []
+        for i, (_, session) in enumerate(plan.sessions()):
+            prompt, cached = 1 + session.turns[0].new_tokens, 1
+            if session.prefix_id is not None and session.prefix_id in prefixes[-self.kept :]:
+                cached = min(1 + session.prefix_tokens, prompt - 1)
+            prefixes.append(session.prefix_id)
+            rows.append(Seen(i, 0, prompt, cached, i, i + 1, (i + 1e-3 * (prompt - cached),)))
+        return rows
+
+
+def test_the_token_that_begins_every_text_is_no_hit() -> None:
+    bench: Any = BeginsText(8)
+    measured = prefill.probe(bench, max_seq_len=1024, rounds=3)
+    assert len(measured) == 3 * len(prefill.sizes(1024))
+    fit = prefill_fit.fit(measured, prefer_chunk=1)
+    assert isinstance(fit, prefill_fit.PrefillFit)
+    # what was computed is the prompt without it
+    assert fit.tokens == (16, 1023)
+    assert fit.per_chunk.value == pytest.approx(1e-3)
+    cached = prefill.probe_cached(bench, max_seq_len=1024, block_tokens=1, rounds=3)
+    assert [(entry.cached_tokens, entry.computed_tokens) for entry in cached] == [(253, 8), (507, 8), (1015, 8)]
+    found = slots.probe(bench, max_seq_len=1024, block_tokens=1, most_slots=32)
+    assert isinstance(found, slots.Slots)
+    assert (found.cliff, found.by_request) == (8, True)
+    # 32 tokens of the prefix and 24 of each other
+    assert found.pool_tokens(1) == 32 + 7 * 24
+    *streams, injected = beside(1, 0.16)
+    stops = stall.find_stops([*streams, replace(injected, cached_tokens=1)], 2)
+    assert [(stop.tokens, stop.planned) for stop in stops] == [(999, 1000)]
+    assert stall.find_stops([*streams, replace(injected, cached_tokens=101)], 2) == []
 
 
 def test_turnaround_is_between_answer_and_next_request() -> None:

@@ -128,7 +128,7 @@ def require_profile(result: Calibration, output: str | Path) -> StackProfile:
 
 def configuration(found: Found, known: ServingConfig | None) -> ServingConfig | None:
     """What the server stated, else what was seen; None where buckets are not decided or slots are not, or there are
-    none: a pool of blocks by tokens holds as many requests as fit."""
+    none, or may be none: a pool of blocks by tokens holds as many requests as fit."""
     from slotgrid.measure.calibrate.slots import Slots
 
     if known is not None:

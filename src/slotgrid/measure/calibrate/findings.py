@@ -121,13 +121,15 @@ def _stall(stall: Stall, fit: PrefillFit | Refusal, add: Add) -> None:
     if stall.exclusive is None:
         add("prefill beside streams", Refusal(stall.undecided, stall.samples), under=beside)
     else:
-        words = {
-            True: "exclusive: every stream stops for the whole prefill, in one piece",
-            False: "mixed into decode steps: streams slow down over several steps"
-            if stall.pieces
-            else "mixed into one decode step: streams get their tokens that late, together with the prompt's first",
-        }
-        add("prefill beside streams", words[stall.exclusive], stall.samples, f"{beside}, up to {longest} tokens")
+        if stall.exclusive:
+            words = "exclusive: every stream stops for the whole prefill, in one piece"
+        elif stall.unequal:
+            words = "mixed into decode steps: streams stop in several pieces of unequal length"
+        elif stall.pieces:
+            words = "mixed into decode steps: streams slow down over several steps"
+        else:
+            words = "mixed into one decode step: streams get their tokens that late, together with the prompt's first"
+        add("prefill beside streams", words, stall.samples, f"{beside}, up to {longest} tokens")
     for q, lost in stall.lost.items():
         if isinstance(lost, Refusal):
             add(f"stall of {q} tokens", lost, under=beside)
@@ -137,7 +139,7 @@ def _stall(stall: Stall, fit: PrefillFit | Refusal, add: Add) -> None:
         if isinstance(share, Estimate):
             text += f", {min(share.value, 1.0):.0%} in one piece"
         if isinstance(fit, PrefillFit):
-            text += f", {lost.value / fit.seconds(q):.2f} x the same prompt alone"
+            text += f", {lost.value / fit.seconds(stall.tokens(q)):.2f} x the same prompt alone"
         add(f"stall of {q} tokens", text, lost.samples, beside)
     control = stall.control
     if isinstance(control, Refusal):
@@ -170,8 +172,12 @@ def _slots(found: Slots | Refusal, block_tokens: int | None, add: Add) -> None:
         count = f"none, a pool of blocks for about {found.pool_tokens(block_tokens):,} tokens"
         others = f"{found.cliff - 1} other requests of {OTHER_TOKENS} tokens"
     else:
-        count = str(found.slots) if found.certain else f"{found.cliff} or {found.cliff + 1}"
+        settled = found.cliff < 2 or found.takes_slot is not None
+        count = str(found.slots) if settled else f"{found.cliff} or {found.cliff + 1}"
         others = f"{found.cliff - 1} other requests"
+        if found.by_request is None and found.cliff > 1:
+            count += ", if requests count and not tokens"
+            others += f" of {OTHER_TOKENS} tokens"
     add("slots", f"{count}: a prefix survives {others} and is lost after {found.cliff}", found.samples)
     reason = Refusal("; ".join(found.open), found.samples)
 

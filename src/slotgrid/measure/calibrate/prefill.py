@@ -11,21 +11,33 @@ from dataclasses import dataclass
 
 from slotgrid.measure.calibrate.bench import Bench
 from slotgrid.measure.calibrate.plans import Ask, in_order
+from slotgrid.measure.calibrate.rows import Seen
 from slotgrid.measure.calibrate.statistics import Estimate, Refusal, mean_estimate
 
 # around the edges of usual chunks, and in between
 _SIZES = (16, 48, 64, 65, 96, 128, 129, 192, 256, 257, 320, 400, 500, 512, 513, 640, 800, 1000, 1500, 2000, 2048, 2049)
 _LONG_SIZES = (3000, 4000, 6000, 8000, 12000)
 _FEW = 8
+# share of a prompt that may be cached
+_COLD = 0.1
 
 
 @dataclass(frozen=True)
 class IdlePrefill:
-    """One prompt on an idle server: tokens computed (none was cached), seconds to the first token, and its round."""
+    """One prompt on an idle server: tokens computed, seconds to the first token, and its round.
+
+    planned_tokens: the length that was asked for, None where it is the same. Text has about as many tokens as planned,
+    and each prompt another count: what is a repeat of what goes by the plan.
+    """
 
     tokens: int
     seconds: float
     round: int
+    planned_tokens: int | None = None
+
+    @property
+    def planned(self) -> int:
+        return self.tokens if self.planned_tokens is None else self.planned_tokens
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,16 @@ def one_round(bench: Bench, max_seq_len: int, r: int) -> list[IdlePrefill]:
     name = f"prefill-r{r}"
     order = bench.order(sizes(max_seq_len), name)
     rows = bench.replay(name, in_order(bench.id(name), [Ask(q) for q in order]))
-    return [IdlePrefill(row.prompt_tokens, row.wait_s, r) for row in rows if not row.cached_tokens]
+    return [
+        IdlePrefill(row.prompt_tokens - (row.cached_tokens or 0), row.wait_s, r, q)
+        for q, row in zip(order, rows, strict=True)
+        if is_cold(row)
+    ]
+
+
+def is_cold(row: Seen) -> bool:
+    """Whether a prompt was as good as computed whole. In blocks of 1 token the one that begins every text is a hit."""
+    return (row.cached_tokens or 0) <= _COLD * row.prompt_tokens
 
 
 def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: int) -> list[OnCached] | Refusal:
@@ -75,9 +96,10 @@ def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: i
         rows = bench.replay(name, in_order(bench.id(name), asks))
         for i, p in enumerate(order):
             back, cold = rows[3 * i + 1], rows[3 * i + 2]
-            if back.cached_tokens == p:
+            few = back.prompt_tokens - (back.cached_tokens or 0)
+            if (back.cached_tokens or 0) >= p and few == cold.prompt_tokens - (cold.cached_tokens or 0):
                 pairs[p].append((back.wait_s, cold.wait_s))
-                computed[p] = back.prompt_tokens - p
+                computed[p] = few
     found = []
     for p in prefixes:
         if p in computed:
@@ -88,5 +110,5 @@ def probe_cached(bench: Bench, *, max_seq_len: int, block_tokens: int, rounds: i
 
 
 def by_round(found: Sequence[IdlePrefill], tokens: int) -> list[float]:
-    """Seconds of one length over the rounds."""
-    return [entry.seconds for entry in found if entry.tokens == tokens]
+    """Seconds of one planned length over the rounds."""
+    return [entry.seconds for entry in found if entry.planned == tokens]

@@ -24,7 +24,7 @@ _FEWEST_LENGTHS = 4
 @dataclass(frozen=True)
 class PrefillFit:
     """Seconds with intervals. chunk_tokens: the length that explains the times best; ``also`` are lengths the times do
-    not tell from it. worst, rms: relative residuals. tokens: measured lengths, from and to."""
+    not tell from it. worst, rms: relative residuals. tokens: computed at once, from and to."""
 
     chunk_tokens: int
     also: tuple[int, ...]
@@ -44,10 +44,11 @@ class PrefillFit:
 def fit(measured: Sequence[IdlePrefill], *, prefer_chunk: int | None = None) -> PrefillFit | Refusal:
     """Least squares of relative residuals with no part below 0, over all chunk lengths that are usual.
 
+    Repeats are counted by planned length, the form is of the tokens that were computed.
     prefer_chunk: taken where the times do not tell it from the best one (the reuse block, usually the same graph).
     """
-    lengths = sorted({entry.tokens for entry in measured})
-    repeats = min((sum(e.tokens == q for e in measured) for q in lengths), default=0)
+    lengths = {entry.planned for entry in measured}
+    repeats = min((sum(e.planned == q for e in measured) for q in lengths), default=0)
     if len(lengths) < _FEWEST_LENGTHS:
         return Refusal(f"{len(lengths)} prompt lengths, at least {_FEWEST_LENGTHS} are needed", len(measured))
     if repeats < FEWEST_REPEATS:
@@ -60,7 +61,7 @@ def fit(measured: Sequence[IdlePrefill], *, prefer_chunk: int | None = None) -> 
     seconds = np.array([entry.seconds for entry in measured])
     candidates = sorted({*_CHUNKS, *([prefer_chunk] if prefer_chunk else [])})
     # longer chunks than any prompt are one chunk
-    fits = {c: _solve(tokens, seconds, c) for c in candidates if c < lengths[-1]}
+    fits = {c: _solve(tokens, seconds, c) for c in candidates if c < tokens.max()}
     misfit = {c: max(found[1], _SMALLEST_MISFIT) for c, found in fits.items()}
     best = min(misfit, key=lambda c: misfit[c])
     close = [c for c in misfit if len(tokens) * 2 * math.log(misfit[c] / misfit[best]) < _CLEAR]
@@ -91,7 +92,7 @@ def fit(measured: Sequence[IdlePrefill], *, prefer_chunk: int | None = None) -> 
         per_chunk=parts[0],
         per_token=parts[1],
         constant=parts[2],
-        tokens=(lengths[0], lengths[-1]),
+        tokens=(int(tokens.min()), int(tokens.max())),
         worst=line.worst,
         rms=line.rms,
         samples=len(tokens),

@@ -67,7 +67,7 @@ def overhead(prefill: PrefillFit, stall: Stall | Refusal) -> Estimate | None:
     q, lost = known[0]
     if lost.high - lost.low > prefill.constant.value:
         return None
-    beyond = prefill.seconds(q) - lost.value
+    beyond = prefill.seconds(stall.tokens(q)) - lost.value
     return Estimate(beyond, beyond - lost.half_width, beyond + lost.half_width, lost.samples)
 
 

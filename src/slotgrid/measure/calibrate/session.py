@@ -144,7 +144,7 @@ def _stall(
 ) -> Stall | Refusal:
     if isinstance(levels, Refusal):
         return levels
-    seconds = {q: max(prefill.by_round(measured, q)) for q in {entry.tokens for entry in measured}}
+    seconds = {q: max(prefill.by_round(measured, q)) for q in {entry.planned for entry in measured}}
     if not seconds:
         return Refusal("no prompt was computed alone")
     return stall.probe(

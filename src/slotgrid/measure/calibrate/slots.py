@@ -18,6 +18,8 @@ from slotgrid.measure.calibrate.statistics import Refusal
 
 REPEATS = 2
 OTHER_TOKENS = 24
+# at least, where blocks are short: many times what every text begins with
+_PREFIX_TOKENS = 32
 # enough where blocks are short
 _LONGER_TOKENS = 192
 
@@ -48,13 +50,15 @@ class Slots:
 
     @property
     def certain(self) -> bool:
-        """Whether ``slots`` is known: not where repeats disagreed about what a returning request does, nor where longer
-        requests take more: that is a pool of blocks, and the cliff counts only requests as short as the probe's."""
-        return self.by_request is not False and (self.cliff < 2 or self.takes_slot is not None)
+        """Whether ``slots`` is known. Not where repeats disagreed about what a returning request does. Nor unless the
+        cliff was seen to count requests: where longer ones take more it is of a pool of blocks, and counts only
+        requests as short as the probe's; where that stayed open, or no longer one fits a sequence, it may be."""
+        return self.cliff < 2 or (self.by_request is True and self.takes_slot is not None)
 
     def pool_tokens(self, block_tokens: int) -> int:
         """Tokens in the blocks of the prefix and of the others it survives: about what the pool holds."""
-        return block_tokens * (2 + (self.cliff - 1) * math.ceil(OTHER_TOKENS / block_tokens))
+        others = (self.cliff - 1) * math.ceil(OTHER_TOKENS / block_tokens)
+        return block_tokens * (_prefix_blocks(block_tokens) + others)
 
 
 class UndecidedError(Exception):
@@ -68,6 +72,7 @@ Hits = Callable[[str, Sequence[Ask]], bool]
 def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int) -> Slots | Refusal:
     """Replay sequences until the cliff is found, then the ones that tell the orders apart."""
     count = 0
+    prefix = min(block_tokens * _prefix_blocks(block_tokens), max_seq_len - 3)
 
     def hits(name: str, asks: Sequence[Ask]) -> bool:
         nonlocal count
@@ -76,20 +81,24 @@ def probe(bench: Bench, *, max_seq_len: int, block_tokens: int, most_slots: int)
             full = f"slots-{name}-r{r}"
             cached = bench.replay(full, in_order(bench.id(full), asks))[-1].cached_tokens
             count += 1
-            # the server reports hits, as the reuse probe has seen; some leave a miss out
-            seen.append(bool(cached))
+            # the server reports hits, as the reuse probe has seen; some leave a miss out, and in blocks of 1 token the
+            # one that begins every text is always found
+            seen.append(2 * (cached or 0) >= prefix)
         if len(set(seen)) > 1:
             raise UndecidedError(
                 f"{sum(seen)} of {REPEATS} repeats of {name} found the prefix; is there other traffic?"
             )
         return seen[0]
 
-    prefix = min(2 * block_tokens, max_seq_len - 3)
     longer = longer_tokens(block_tokens, max_seq_len)
     try:
         return decide(hits, prefix_tokens=prefix, longer_tokens=longer, most=most_slots, samples=lambda: count)
     except UndecidedError as error:
         return Refusal(str(error), count)
+
+
+def _prefix_blocks(block_tokens: int) -> int:
+    return max(2, math.ceil(_PREFIX_TOKENS / block_tokens))
 
 
 def longer_tokens(block_tokens: int, max_seq_len: int) -> int | None:
