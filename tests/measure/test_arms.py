@@ -522,6 +522,8 @@ GOOD = 'plans = ["plan0.json"]\n[[arm]]\nname = "A"\nstart = "serve --port {port
         (GOOD.replace('"serve --port {port}"', '"serve \'"'), "No closing quotation"),
         (GOOD.replace('"serve --port {port}"', "3"), "expected a list of texts"),
         (GOOD + 'ready_timeout = "3"\n', "has no unit"),
+        (GOOD + 'base_url = "http://[::1"\n', "arm A: base_url: 'http://[::1'; expected an address"),
+        (GOOD + 'base_url = "http://x:{port}?a=1"\n', "has a query or a fragment"),
         (GOOD + "env = { A = 3 }\n", "expected a table of texts"),
         ("seed = -1\n" + GOOD, "at least 0"),
         (GOOD + '[replay]\ncycle = "3s"\n', "give window, too"),

@@ -421,6 +421,7 @@ def test_bad_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     for arguments, said in (
         (to_server, "-o is missing"),
         ((*to_server[:3], "nonsense", "-o", folder), "--base-url: 'nonsense'"),
+        ((*to_server[:3], "http://[::1", "-o", folder), "--base-url: 'http://[::1'; expected an address"),
         ((*to_server, "-o", folder, "--cycle", "3s"), "--cycle is of a window"),
         ((*to_server, "-o", folder, "--window", "0s"), "window: 0 s; allowed: more than 0"),
         ((*to_server, "-o", folder, "--window", "120"), "has no unit"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from slotgrid import files
 from slotgrid.errors import InputError
+from slotgrid.measure.http import check_address
 from slotgrid.measure.options import ReplayOptions, WindowRule
 from slotgrid.measure.order import balanced_order
 from slotgrid.plan import InputPlan, load_plan
@@ -64,6 +65,9 @@ class Arm:
                     )
                 if name == "artifact" and self.artifact is None:
                     raise InputError(f"arm {self.name}: {text!r} needs artifact, which is not given")
+        # any values do: what they are is known when the server starts
+        sample = {"port": "8000", "artifact": "artifact", "run_dir": "run", "arm": self.name, "replicate": "0"}
+        check_address(fill((self.base_url,), sample)[0], f"arm {self.name}: base_url")
 
     def to_dict(self) -> dict[str, Any]:
         """The arm as JSON values."""

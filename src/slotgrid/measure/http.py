@@ -46,13 +46,7 @@ class Endpoint:
     silence_s: float = 300.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"--base-url: {self.base_url!r}; expected an address like http://127.0.0.1:8000")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise InputError(f"--base-url: {self.base_url!r}: the port is not a number up to 65535") from None
+        check_address(self.base_url, "--base-url")
 
     @property
     def root(self) -> str:
@@ -79,6 +73,25 @@ class Endpoint:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise InputError(f"--ca-file: {self.ca_file}: cannot be read as certificates: {error}") from None
+
+
+def check_address(url: str, name: str) -> None:
+    """Raise InputError, beginning with ``name``, for what is not the address of a server."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not any(map(str.isspace, url))
+    except ValueError:
+        # a bracket that is not closed, say
+        good = False
+    if not good:
+        raise InputError(f"{name}: {url!r}; expected an address like http://127.0.0.1:8000")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise InputError(f"{name}: {url!r}: the port is not a number up to 65535") from None
+    if "?" in url or "#" in url:
+        # paths are put behind it
+        raise InputError(f"{name}: {url!r}: has a query or a fragment; expected an address like http://127.0.0.1:8000")
 
 
 def _sent_trace() -> aiohttp.TraceConfig:
