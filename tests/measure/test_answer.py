@@ -65,6 +65,13 @@ def test_pieces_without_ids_count_but_not_an_empty_last_one() -> None:
     assert answer.cached_tokens is None
 
 
+def test_an_error_that_is_null_is_none() -> None:
+    answer = Answer()
+    answer.feed(stream({**piece(" a", [1]), "error": None}, {"error": None}, b"[DONE]"), 1.0)
+    answer.close()
+    assert (answer.error, answer.token_ids) == (None, [1])
+
+
 def test_several_tokens_in_one_piece_arrived_together() -> None:
     answer = Answer()
     answer.feed(stream(piece(" a b", [1, 2])), 0.5)

@@ -93,7 +93,8 @@ class Answer:
         if not isinstance(value, dict):
             self.error = self.error or "the stream holds JSON that is not an object"
             return
-        if "error" in value:
+        # some servers send the key with every piece
+        if value.get("error") is not None:
             self.error = self.error or error_text(value)
             return
         if self.request_id is None:
