@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,34 @@ def test_pieces_without_ids_count_but_not_an_empty_last_one() -> None:
     assert (answer.token_ids, answer.output_tokens, answer.finish_reason) == (None, 2, "stop")
     # nobody said how much was cached: not observable
     assert answer.cached_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "told", "times"),
+    [
+        (["", " a", " b"], 2, [1.0, 2.0]),
+        (["", " a", " b"], None, [1.0, 2.0]),
+        # a token without text is one
+        (["", " a", " b"], 3, [0.0, 1.0, 2.0]),
+        (["", "", " a"], 2, [1.0, 2.0]),
+        ([" a", "", " b"], None, [0.0, 1.0, 2.0]),
+        ([" a", "", " b"], 2, [0.0, 1.0, 2.0]),
+    ],
+)
+def test_an_empty_piece_that_opens_the_answer_is_no_token(
+    texts: list[str], told: int | None, times: list[float]
+) -> None:
+    answer = Answer()
+    for number, text in enumerate(texts):
+        answer.feed(stream(piece(text)), float(number))
+    if told is not None:
+        answer.feed(stream({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": told}}), 8.0)
+    answer.feed(stream(b"[DONE]"), 9.0)
+    # closed once more when its connection is
+    answer.close()
+    answer.close()
+    assert answer.token_times_s == times
+    assert answer.output_tokens == (len(times) if told is None else told)
 
 
 def test_an_error_that_is_null_is_none() -> None:

@@ -36,6 +36,8 @@ class Answer:
     usage: Mapping[str, Any] | None = None
     finish_reason: str | None = None
     error: str | None = None
+    # empty pieces without ids before the first text; some servers open their answer with one
+    _empty_first: int = 0
     _text: list[str] = field(default_factory=list)
     _pieces: list[tuple[float, bytes]] = field(default_factory=list)
     # a line cannot begin inside JSON, so a mark after a line break is one; the first line has one before it, too
@@ -61,6 +63,18 @@ class Answer:
                 if line.startswith(b"data:"):
                     self._event(line[5:].strip(), at_s)
         self._pieces.clear()
+        self._drop_opening()
+
+    def _drop_opening(self) -> None:
+        """Leave out empty pieces at the start that are no tokens: more than the server counted, or all of them where it
+        does not count (a token may have no text, so the count decides where there is one)."""
+        if self.token_ids is not None:
+            return
+        told = _whole(self.usage, "completion_tokens")
+        more = self._empty_first if told is None else max(0, len(self.token_times_s) - told)
+        drop = min(more, self._empty_first)
+        del self.token_times_s[:drop]
+        self._empty_first -= drop
 
     @property
     def text(self) -> str:
@@ -120,6 +134,8 @@ class Answer:
             self.token_times_s += [at_s] * len(ids)
         elif text or reason is None:
             # an empty piece with a reason only closes the stream
+            if not text and self._empty_first == len(self.token_times_s):
+                self._empty_first += 1
             self.token_times_s.append(at_s)
 
 
