@@ -343,7 +343,19 @@ def test_a_server_that_cannot_be_used_is_named_before_the_run(stub: Stub, said: 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999", "http://[::1", "http://x/?a=1", "http://x#f", "http://x y"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://x",
+        "http://",
+        "http://x:99999",
+        "http://[::1",
+        "http://x/?a=1",
+        "http://x#f",
+        "http://x y",
+    ],
+)
 def test_an_address_that_is_none_is_bad_input(url: str) -> None:
     with pytest.raises(InputError, match="--base-url"):
         replay_over_http(plan=TWO_CLIENTS, base_url=url)

@@ -217,6 +217,21 @@ def test_another_number_of_tokens_than_asked_is_counted_and_goes_on() -> None:
     assert len(stub.asked[1].body["prompt"]) == 20 + 2 + 5
 
 
+def test_more_cached_than_the_prompt_has_makes_the_run_invalid_and_is_not_known(tmp_path: Path) -> None:
+    async def boasts(exchange: Exchange) -> None:
+        await exchange.answer(cached=21)
+
+    with serving(Stub(behave=first_only(boasts))) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), output=tmp_path / "run", traits=TRAITS, options=QUICK)
+    assert run.details["invalid_reasons"] == [
+        "1 request: more cached than the prompt has (first: session 0 turn 0: 21 of 20 tokens)"
+    ]
+    assert run.requests["cached_tokens"].to_list() == [None, 0, 0, 0]
+    assert run.requests["computed_tokens"].to_list() == [None, 29, 20, 29]
+    # the row is what the server said
+    assert rows_of(tmp_path / "run")[0]["cached_tokens"] == 21
+
+
 def test_a_server_that_falls_silent_is_given_up() -> None:
     async def silent(exchange: Exchange) -> None:
         await exchange.begin()
