@@ -232,6 +232,24 @@ def test_more_cached_than_the_prompt_has_makes_the_run_invalid_and_is_not_known(
     assert rows_of(tmp_path / "run")[0]["cached_tokens"] == 21
 
 
+def test_a_transfer_that_does_not_end_with_its_answer_is_not_waited_for() -> None:
+    async def lingers(exchange: Exchange) -> None:
+        await exchange.begin()
+        for number in range(4):
+            await exchange.token(number, last=number == 3)
+        await exchange.event({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 4}})
+        await exchange.event("[DONE]")
+        # the last chunk never comes
+        await asyncio.sleep(PATIENCE_S)
+
+    with serving(Stub(behave=lingers)) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert (run.details["failures"], run.requests["output_tokens"].to_list()) == ({}, [4] * 4)
+    assert run.turnaround_s is not None
+    # of a wait of a second nothing is left but the noise of the machine
+    assert run.turnaround_s < 0.7
+
+
 def test_a_server_that_falls_silent_is_given_up() -> None:
     async def silent(exchange: Exchange) -> None:
         await exchange.begin()

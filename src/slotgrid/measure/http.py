@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _AGAIN = frozenset({429, 500, 502, 503, 504})
 _CONNECT_S = 10.0
 _PAGE_S = 30.0
-_REST_S = 1.0
+# the end of a transfer is with the end mark, or close behind; a client that waits longer for it is late with its turn
+_REST_S = 0.05
 # besides tokens: usage, the end mark; an answer with more of them is not going to end
 _MORE_EVENTS = 4
 
