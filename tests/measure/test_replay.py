@@ -55,11 +55,13 @@ def test_every_turn_is_sent_as_planned_and_kept(tmp_path: Path) -> None:
     by_name = {(r["session"], r["turn"]): r for r in rows_of(tmp_path / "run")}
     assert sorted(by_name) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
     bodies = {exchange.request_id: exchange.body for exchange in stub.asked}
+    encodings = {exchange.request_id: exchange.headers["accept-encoding"] for exchange in stub.asked}
     for (session, turn), row in by_name.items():
         body = bodies[row["request_id"].removeprefix("cmpl-")]
         planned = list(TWO_CLIENTS.sessions())[session][1].turns[turn]
         assert body["max_tokens"] == planned.output_tokens == row["output_tokens"] == len(row["token_times_s"])
         assert (body["temperature"], body["ignore_eos"], body["seed"], body["stream"]) == (0, True, 20260819, True)
+        assert encodings[row["request_id"].removeprefix("cmpl-")] == "identity"
         assert body["stream_options"] == {"include_usage": True}
         assert len(body["prompt"]) == row["prompt_tokens"] == row["planned_prompt_tokens"]
         assert (row["status"], row["error"], row["cached_tokens"], row["retries"]) == (200, None, 0, 0)

@@ -154,7 +154,8 @@ async def ask(
         async with session.post(
             f"{endpoint.root}/v1/completions",
             data=body,
-            headers={"content-type": "application/json", **(headers or {})},
+            # a compressed stream comes in blocks, and its tokens have the times of those
+            headers={"content-type": "application/json", "accept-encoding": "identity", **(headers or {})},
             trace_request_ctx=made,
         ) as response:
             outcome.status = response.status
