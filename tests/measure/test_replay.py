@@ -331,12 +331,17 @@ async def unwilling(exchange: Exchange) -> None:
     await exchange.reply(401, {"error": {"message": "wrong key"}})
 
 
+async def elsewhere(exchange: Exchange) -> None:
+    await exchange.reply(307, b"", location="https://other.example/llm/v1/completions")
+
+
 @pytest.mark.parametrize(
     ("stub", "said"),
     [
         (Stub(models=None), "names no model; give one with --model"),
         (Stub(models=[1]), "names no model"),
         (Stub(probe=unwilling), "HTTP 401: wrong key"),
+        (Stub(probe=elsewhere), "HTTP 307: redirects to https://other.example/llm; give that address"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_named_before_the_run(stub: Stub, said: str, tmp_path: Path) -> None:

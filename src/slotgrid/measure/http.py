@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from slotgrid.errors import InputError
 from slotgrid.measure.answer import Answer, error_text
@@ -157,6 +157,8 @@ async def ask(
             # a compressed stream comes in blocks, and its tokens have the times of those
             headers={"content-type": "application/json", "accept-encoding": "identity", **(headers or {})},
             trace_request_ctx=made,
+            # it would be followed with a GET, or at the cost of a second connection each time
+            allow_redirects=False,
         ) as response:
             outcome.status = response.status
             if response.status != 200:
@@ -212,6 +214,10 @@ async def _refused(outcome: Outcome, response: aiohttp.ClientResponse) -> None:
         message = error_text(json.loads(text))
     except ValueError:
         message = error_text(text)
+    location = response.headers.get("location")
+    if 300 <= response.status < 400 and location is not None:
+        to = urljoin(str(response.url), location).removesuffix("/").removesuffix("/v1/completions")
+        message = f"redirects to {to}; give that address"
     outcome.fail(f"HTTP {response.status}", message or (response.reason or ""))
     outcome.again = response.status in _AGAIN
     outcome.retry_after_s = retry_after(response.headers.get("retry-after"), time.time())
