@@ -19,7 +19,7 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.cli.main import run
-from slotgrid.measure.http import Endpoint, retry_after
+from slotgrid.measure.http import Endpoint, may_ask_again, retry_after
 from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import replay_over_http
 from slotgrid.measure.traits import ServerTraits
@@ -148,7 +148,7 @@ def test_what_generated_nothing_is_sent_again(fault: Any, tmp_path: Path) -> Non
     assert again == f"{first}r1"
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
 def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path: Path) -> None:
     async def busy(exchange: Exchange) -> None:
         await exchange.reply(status, {"error": {"message": "try later"}}, retry_after="0")
@@ -168,6 +168,16 @@ def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path:
     assert run.details["http_errors"] == 6
     assert [row["status"] for row in rows_of(tmp_path / "run")] == [status, status]
     assert run.requests.height == 0
+
+
+def test_what_will_not_pass_is_not_sent_again() -> None:
+    assert [status for status in (400, 404, 429, 500, 501, 502, 505, 507, 599) if may_ask_again(status)] == [
+        429,
+        500,
+        502,
+        507,
+        599,
+    ]
 
 
 def test_the_last_request_was_sent_when_its_last_attempt_was() -> None:

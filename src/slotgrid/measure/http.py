@@ -22,8 +22,8 @@ from slotgrid.measure.answer import Answer, error_text
 if TYPE_CHECKING:
     import aiohttp
 
-# statuses after which the same request may be sent again: nothing was generated
-_AGAIN = frozenset({429, 500, 502, 503, 504})
+# of the 5xx those that will be the same the next time: not implemented, HTTP version not supported
+_NEVER = frozenset({501, 505})
 _CONNECT_S = 10.0
 _PAGE_S = 30.0
 # the end of a transfer is with the end mark, or close behind; a client that waits longer for it is late with its turn
@@ -219,9 +219,14 @@ async def _refused(outcome: Outcome, response: aiohttp.ClientResponse) -> None:
         to = urljoin(str(response.url), location).removesuffix("/").removesuffix("/v1/completions")
         message = f"redirects to {to}; give that address"
     outcome.fail(f"HTTP {response.status}", message or (response.reason or ""))
-    outcome.again = response.status in _AGAIN
+    outcome.again = may_ask_again(response.status)
     outcome.retry_after_s = retry_after(response.headers.get("retry-after"), time.time())
     response.close()
+
+
+def may_ask_again(status: int) -> bool:
+    """Whether the same request may be sent again after this status: nothing was generated, and it may pass."""
+    return status == 429 or (500 <= status < 600 and status not in _NEVER)
 
 
 def retry_after(text: str | None, now_s: float) -> float | None:
