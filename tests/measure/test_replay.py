@@ -327,6 +327,37 @@ def test_a_plan_too_long_for_the_server_is_not_sent(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("prompts", ["auto", "text"])
+def test_a_server_that_refuses_unknown_arguments_is_sent_none(prompts: str) -> None:
+    async def strict(exchange: Exchange) -> None:
+        if "return_token_ids" in exchange.body:
+            await exchange.reply(400, {"error": {"message": "unrecognized argument: return_token_ids"}})
+        else:
+            await exchange.answer(ids=False)
+
+    with serving(Stub(behave=strict, probe=strict)) as stub:
+        run = replay_over_http(plan=TWO_CLIENTS, base_url=stub.url, options=ReplayOptions(prompts=prompts))
+    assert run.details["valid"]
+    assert (run.details["server"]["tokens"], run.details["server"]["returns_ids"]) == (None, False)
+    # asked for text it is not even tried
+    assert sum("return_token_ids" in exchange.body for exchange in stub.seen) == (0 if prompts == "text" else 5)
+
+
+def test_a_server_that_breaks_on_ids_gets_text() -> None:
+    async def breaks(exchange: Exchange) -> None:
+        if isinstance(exchange.body["prompt"], list):
+            await exchange.reply(500, {"error": {"message": "list has no attribute split"}}, retry_after="0")
+        else:
+            await exchange.answer()
+
+    with serving(Stub(probe=breaks)) as stub:
+        traits = server_traits(stub.url)
+        assert (traits.tokens, traits.returns_ids) == (None, True)
+        assert len(stub.seen) == 5 + 1
+        with pytest.raises(RunError, match="HTTP 500: list has no attribute split"):
+            server_traits(stub.url, prompts="ids")
+
+
 async def unwilling(exchange: Exchange) -> None:
     await exchange.reply(401, {"error": {"message": "wrong key"}})
 
