@@ -19,7 +19,8 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.cli.main import run
-from slotgrid.measure.http import Endpoint, may_ask_again, retry_after
+from slotgrid.measure import http
+from slotgrid.measure.http import Endpoint, Outcome, may_ask_again, retry_after
 from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import replay_over_http
 from slotgrid.measure.traits import ServerTraits
@@ -270,6 +271,29 @@ def test_a_server_that_falls_silent_is_given_up() -> None:
         run = replay_over_http(plan=PLAN, base_url=Endpoint(stub.url, silence_s=0.2), traits=TRAITS, options=QUICK)
     assert run.details["failures"] == {"silence": 1}
     assert "no data for 0.2 s after 1 tokens" in run.details["invalid_reasons"][0]
+
+
+def test_a_server_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_CONNECT_S", 0.1)
+
+    async def ask_it() -> Outcome:
+        over = asyncio.Event()
+
+        async def deaf(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await over.wait()
+            writer.close()
+
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1024)
+        endpoint = Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s=0.2)
+        try:
+            async with endpoint.session() as session, asyncio.timeout(PATIENCE_S):
+                return await http.ask(session, endpoint, b"x" * 20_000_000, max_tokens=1)
+        finally:
+            over.set()
+            server.close()
+
+    outcome = asyncio.run(ask_it())
+    assert (outcome.kind, outcome.error, outcome.again) == ("silence", "silence: no data for 0.2 s", False)
 
 
 def test_a_server_that_is_gone_ends_the_run(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ async def ask(
         outcome = Outcome(Answer(), time.monotonic())
     answer = outcome.answer
     try:
-        async with session.post(
+        request = session.post(
             f"{endpoint.root}/v1/completions",
             data=body,
             # a compressed stream comes in blocks, and its tokens have the times of those
@@ -159,7 +159,11 @@ async def ask(
             trace_request_ctx=made,
             # it would be followed with a GET, or at the cost of a second connection each time
             allow_redirects=False,
-        ) as response:
+        )
+        # a server that takes a connection and does not read: the session's limits are of connecting and reading
+        async with asyncio.timeout(_CONNECT_S + endpoint.silence_s):
+            response = await request
+        async with response:
             outcome.status = response.status
             if response.status != 200:
                 await _refused(outcome, response)
