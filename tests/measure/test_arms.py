@@ -516,6 +516,16 @@ GOOD = 'plans = ["plan0.json"]\n[[arm]]\nname = "A"\nstart = "serve --port {port
         ('plans = ["plan0.json"]', "arm is missing"),
         (GOOD + 'speed = "fast"\n', "arm[0].speed: unknown key"),
         (GOOD.replace("{port}", "{prot}"), "{prot} in '{prot}' is not known; allowed: {port}, {artifact}"),
+        (GOOD + 'ready = "/{prot}"\n', "{prot} in '/{prot}' is not known"),
+        (GOOD + 'versions = "pip freeze {prot}"\n', "{prot} in '{prot}' is not known"),
+        (GOOD + 'versions = "list {artifact}"\n', "needs artifact, which is not given"),
+        *(
+            (
+                GOOD + f'compile = "make {{{name}}}"\n',
+                f"{{{name}}} in '{{{name}}}' is not there while compiling; allowed: {{artifact}}, {{arm}}",
+            )
+            for name in ("port", "run_dir", "replicate")
+        ),
         (GOOD.replace("{port}", "{artifact}"), "needs artifact, which is not given"),
         (GOOD.replace('"A"', '"a/b"'), "the name becomes a folder"),
         (GOOD + '[[arm]]\nname = "A"\nstart = "x"\n', "'A' is there twice"),
