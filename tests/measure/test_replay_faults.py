@@ -89,6 +89,10 @@ async def teapot(exchange: Exchange) -> None:
     await exchange.reply(400, {"error": {"message": "no such parameter"}})
 
 
+async def one_object(exchange: Exchange) -> None:
+    await exchange.reply(200, {"object": "text_completion", "choices": [{"text": " a", "finish_reason": "length"}]})
+
+
 async def html_page(exchange: Exchange) -> None:
     await exchange.reply(502, b"<html>\n<h1>Bad gateway</h1>", connection="close")
 
@@ -99,6 +103,7 @@ FAULTS: list[tuple[Callable[[Exchange], Awaitable[None]], str, str, int | None]]
     (closed_without_end_mark, "cut stream", "after 1 tokens without its end mark", 1),
     (error_in_the_stream, "error in the stream", "the engine failed", 1),
     (not_sse, "error in the stream", "not JSON", None),
+    (one_object, "not a stream", "the server sent JSON in one piece", None),
     (teapot, "HTTP 400", "no such parameter", None),
 ]
 

@@ -201,7 +201,7 @@ async def _read_rest(response: aiohttp.ClientResponse) -> None:
 def _judge(outcome: Outcome, max_tokens: int) -> None:
     answer = outcome.answer
     if answer.error is not None:
-        outcome.fail("error in the stream", answer.error)
+        outcome.fail("error in the stream" if answer.streamed else "not a stream", answer.error)
     elif answer.output_tokens > max_tokens:
         # the server's own count where it was told: a token may come in several pieces
         outcome.fail("longer than asked", f"more than max_tokens {max_tokens} tokens")
