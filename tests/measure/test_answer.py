@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,74 @@ def test_pieces_without_ids_count_but_not_an_empty_last_one() -> None:
     assert (answer.token_ids, answer.output_tokens, answer.finish_reason) == (None, 2, "stop")
     # nobody said how much was cached: not observable
     assert answer.cached_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "told", "times"),
+    [
+        (["", " a", " b"], 2, [1.0, 2.0]),
+        (["", " a", " b"], None, [1.0, 2.0]),
+        # a token without text is one
+        (["", " a", " b"], 3, [0.0, 1.0, 2.0]),
+        (["", "", " a"], 2, [1.0, 2.0]),
+        ([" a", "", " b"], None, [0.0, 1.0, 2.0]),
+        ([" a", "", " b"], 2, [0.0, 1.0, 2.0]),
+    ],
+)
+def test_an_empty_piece_that_opens_the_answer_is_no_token(
+    texts: list[str], told: int | None, times: list[float]
+) -> None:
+    answer = Answer()
+    for number, text in enumerate(texts):
+        answer.feed(stream(piece(text)), float(number))
+    if told is not None:
+        answer.feed(stream({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": told}}), 8.0)
+    answer.feed(stream(b"[DONE]"), 9.0)
+    # closed once more when its connection is
+    answer.close()
+    answer.close()
+    assert answer.token_times_s == times
+    assert answer.output_tokens == (len(times) if told is None else told)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"object": "error", "message": "the model  is\nasleep", "code": 40303}, "the model is asleep"),
+        ({"error": {"message": "no"}}, "no"),
+        ({"object": "text_completion", "error": None, "choices": []}, "the server sent JSON in one piece"),
+        ([1], "the server sent JSON in one piece"),
+    ],
+)
+def test_json_in_one_piece_is_no_stream(content: object, said: str) -> None:
+    answer = Answer()
+    for line in json.dumps(content, indent=2).splitlines(keepends=True):
+        answer.feed(line.encode(), 1.0)
+    answer.close()
+    assert (answer.streamed, answer.error, answer.ended) == (False, said, False)
+
+
+def test_an_error_object_in_a_stream_keeps_its_message() -> None:
+    answer = Answer()
+    answer.feed(stream({"object": "error", "message": "the engine is gone", "error": None}), 1.0)
+    answer.close()
+    assert (answer.streamed, answer.error, answer.token_times_s) == (True, "the engine is gone", [])
+
+
+@given(st.integers(0, 4), st.integers(0, 30))
+def test_blanks_before_the_end_mark_are_allowed(blanks: int, cut: int) -> None:
+    content = b"data: {}\n\ndata:" + b" " * blanks + b"[DONE]\n\n"
+    answer = Answer()
+    answer.feed(content[:cut], 1.0)
+    answer.feed(content[cut:], 2.0)
+    assert (answer.ended, answer.events) == (True, 2)
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    answer = Answer()
+    answer.feed(stream({**piece(" a", [1]), "error": None}, {"error": None}, b"[DONE]"), 1.0)
+    answer.close()
+    assert (answer.error, answer.token_ids) == (None, [1])
 
 
 def test_several_tokens_in_one_piece_arrived_together() -> None:

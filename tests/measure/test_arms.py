@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +163,28 @@ def test_a_failing_server_is_named_run_once_more_and_the_rest_goes_on(mode: str,
     if mode != "deaf":
         assert [entry[1] for entry in starts(tmp_path)].count(mode) == 2
     assert not any(alive(int(entry[0])) for entry in starts(tmp_path))
+
+
+class Greeting(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+def test_a_readiness_answer_that_is_not_http_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    file = write_arms(tmp_path, {"BAD": "deaf", "GOOD": "ok"})
+    with socketserver.TCPServer(("127.0.0.1", 0), Greeting) as other:
+        thread = threading.Thread(target=other.serve_forever, daemon=True)
+        thread.start()
+        ready = f'ready = "http://127.0.0.1:{other.server_address[1]}/"\nready_timeout = "300ms"'
+        file.write_text(file.read_text().replace('name = "BAD"', f'name = "BAD"\n{ready}'))
+        by_arm = {result.arm: result for result in measure_arms(arms=load_arms(file), output=tmp_path / "out")}
+        other.shutdown()
+        thread.join(PATIENCE_S)
+    assert by_arm["GOOD"].valid
+    (reason,) = by_arm["BAD"].reasons
+    assert reason.startswith("the server was not ready within 0.3 s")
+    assert reason.endswith("the answer is not HTTP)")
 
 
 def test_even_a_retried_http_error_makes_a_run_invalid_and_the_rerun_counts(tmp_path: Path) -> None:
@@ -492,12 +516,24 @@ GOOD = 'plans = ["plan0.json"]\n[[arm]]\nname = "A"\nstart = "serve --port {port
         ('plans = ["plan0.json"]', "arm is missing"),
         (GOOD + 'speed = "fast"\n', "arm[0].speed: unknown key"),
         (GOOD.replace("{port}", "{prot}"), "{prot} in '{prot}' is not known; allowed: {port}, {artifact}"),
+        (GOOD + 'ready = "/{prot}"\n', "{prot} in '/{prot}' is not known"),
+        (GOOD + 'versions = "pip freeze {prot}"\n', "{prot} in '{prot}' is not known"),
+        (GOOD + 'versions = "list {artifact}"\n', "needs artifact, which is not given"),
+        *(
+            (
+                GOOD + f'compile = "make {{{name}}}"\n',
+                f"{{{name}}} in '{{{name}}}' is not there while compiling; allowed: {{artifact}}, {{arm}}",
+            )
+            for name in ("port", "run_dir", "replicate")
+        ),
         (GOOD.replace("{port}", "{artifact}"), "needs artifact, which is not given"),
         (GOOD.replace('"A"', '"a/b"'), "the name becomes a folder"),
         (GOOD + '[[arm]]\nname = "A"\nstart = "x"\n', "'A' is there twice"),
         (GOOD.replace('"serve --port {port}"', '"serve \'"'), "No closing quotation"),
         (GOOD.replace('"serve --port {port}"', "3"), "expected a list of texts"),
         (GOOD + 'ready_timeout = "3"\n', "has no unit"),
+        (GOOD + 'base_url = "http://[::1"\n', "arm A: base_url: 'http://[::1'; expected an address"),
+        (GOOD + 'base_url = "http://x:{port}?a=1"\n', "has a query or a fragment"),
         (GOOD + "env = { A = 3 }\n", "expected a table of texts"),
         ("seed = -1\n" + GOOD, "at least 0"),
         (GOOD + '[replay]\ncycle = "3s"\n', "give window, too"),

@@ -55,11 +55,13 @@ def test_every_turn_is_sent_as_planned_and_kept(tmp_path: Path) -> None:
     by_name = {(r["session"], r["turn"]): r for r in rows_of(tmp_path / "run")}
     assert sorted(by_name) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
     bodies = {exchange.request_id: exchange.body for exchange in stub.asked}
+    encodings = {exchange.request_id: exchange.headers["accept-encoding"] for exchange in stub.asked}
     for (session, turn), row in by_name.items():
         body = bodies[row["request_id"].removeprefix("cmpl-")]
         planned = list(TWO_CLIENTS.sessions())[session][1].turns[turn]
         assert body["max_tokens"] == planned.output_tokens == row["output_tokens"] == len(row["token_times_s"])
         assert (body["temperature"], body["ignore_eos"], body["seed"], body["stream"]) == (0, True, 20260819, True)
+        assert encodings[row["request_id"].removeprefix("cmpl-")] == "identity"
         assert body["stream_options"] == {"include_usage": True}
         assert len(body["prompt"]) == row["prompt_tokens"] == row["planned_prompt_tokens"]
         assert (row["status"], row["error"], row["cached_tokens"], row["retries"]) == (200, None, 0, 0)
@@ -325,8 +327,43 @@ def test_a_plan_too_long_for_the_server_is_not_sent(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("prompts", ["auto", "text"])
+def test_a_server_that_refuses_unknown_arguments_is_sent_none(prompts: str) -> None:
+    async def strict(exchange: Exchange) -> None:
+        if "return_token_ids" in exchange.body:
+            await exchange.reply(400, {"error": {"message": "unrecognized argument: return_token_ids"}})
+        else:
+            await exchange.answer(ids=False)
+
+    with serving(Stub(behave=strict, probe=strict)) as stub:
+        run = replay_over_http(plan=TWO_CLIENTS, base_url=stub.url, options=ReplayOptions(prompts=prompts))
+    assert run.details["valid"]
+    assert (run.details["server"]["tokens"], run.details["server"]["returns_ids"]) == (None, False)
+    # asked for text it is not even tried
+    assert sum("return_token_ids" in exchange.body for exchange in stub.seen) == (0 if prompts == "text" else 5)
+
+
+def test_a_server_that_breaks_on_ids_gets_text() -> None:
+    async def breaks(exchange: Exchange) -> None:
+        if isinstance(exchange.body["prompt"], list):
+            await exchange.reply(500, {"error": {"message": "list has no attribute split"}}, retry_after="0")
+        else:
+            await exchange.answer()
+
+    with serving(Stub(probe=breaks)) as stub:
+        traits = server_traits(stub.url)
+        assert (traits.tokens, traits.returns_ids) == (None, True)
+        assert len(stub.seen) == 5 + 1
+        with pytest.raises(RunError, match="HTTP 500: list has no attribute split"):
+            server_traits(stub.url, prompts="ids")
+
+
 async def unwilling(exchange: Exchange) -> None:
     await exchange.reply(401, {"error": {"message": "wrong key"}})
+
+
+async def elsewhere(exchange: Exchange) -> None:
+    await exchange.reply(307, b"", location="https://other.example/llm/v1/completions")
 
 
 @pytest.mark.parametrize(
@@ -335,6 +372,7 @@ async def unwilling(exchange: Exchange) -> None:
         (Stub(models=None), "names no model; give one with --model"),
         (Stub(models=[1]), "names no model"),
         (Stub(probe=unwilling), "HTTP 401: wrong key"),
+        (Stub(probe=elsewhere), "HTTP 307: redirects to https://other.example/llm; give that address"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_named_before_the_run(stub: Stub, said: str, tmp_path: Path) -> None:
@@ -343,7 +381,19 @@ def test_a_server_that_cannot_be_used_is_named_before_the_run(stub: Stub, said: 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://x",
+        "http://",
+        "http://x:99999",
+        "http://[::1",
+        "http://x/?a=1",
+        "http://x#f",
+        "http://x y",
+    ],
+)
 def test_an_address_that_is_none_is_bad_input(url: str) -> None:
     with pytest.raises(InputError, match="--base-url"):
         replay_over_http(plan=TWO_CLIENTS, base_url=url)

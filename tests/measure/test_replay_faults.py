@@ -19,7 +19,8 @@ import pytest
 
 import slotgrid as sg
 from slotgrid.cli.main import run
-from slotgrid.measure.http import Endpoint, retry_after
+from slotgrid.measure import http
+from slotgrid.measure.http import Endpoint, Outcome, may_ask_again, retry_after
 from slotgrid.measure.options import ReplayOptions
 from slotgrid.measure.replay import replay_over_http
 from slotgrid.measure.traits import ServerTraits
@@ -88,6 +89,10 @@ async def teapot(exchange: Exchange) -> None:
     await exchange.reply(400, {"error": {"message": "no such parameter"}})
 
 
+async def one_object(exchange: Exchange) -> None:
+    await exchange.reply(200, {"object": "text_completion", "choices": [{"text": " a", "finish_reason": "length"}]})
+
+
 async def html_page(exchange: Exchange) -> None:
     await exchange.reply(502, b"<html>\n<h1>Bad gateway</h1>", connection="close")
 
@@ -98,6 +103,7 @@ FAULTS: list[tuple[Callable[[Exchange], Awaitable[None]], str, str, int | None]]
     (closed_without_end_mark, "cut stream", "after 1 tokens without its end mark", 1),
     (error_in_the_stream, "error in the stream", "the engine failed", 1),
     (not_sse, "error in the stream", "not JSON", None),
+    (one_object, "not a stream", "the server sent JSON in one piece", None),
     (teapot, "HTTP 400", "no such parameter", None),
 ]
 
@@ -148,7 +154,7 @@ def test_what_generated_nothing_is_sent_again(fault: Any, tmp_path: Path) -> Non
     assert again == f"{first}r1"
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
 def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path: Path) -> None:
     async def busy(exchange: Exchange) -> None:
         await exchange.reply(status, {"error": {"message": "try later"}}, retry_after="0")
@@ -168,6 +174,16 @@ def test_a_busy_server_is_asked_a_bounded_number_of_times(status: int, tmp_path:
     assert run.details["http_errors"] == 6
     assert [row["status"] for row in rows_of(tmp_path / "run")] == [status, status]
     assert run.requests.height == 0
+
+
+def test_what_will_not_pass_is_not_sent_again() -> None:
+    assert [status for status in (400, 404, 429, 500, 501, 502, 505, 507, 599) if may_ask_again(status)] == [
+        429,
+        500,
+        502,
+        507,
+        599,
+    ]
 
 
 def test_the_last_request_was_sent_when_its_last_attempt_was() -> None:
@@ -217,6 +233,39 @@ def test_another_number_of_tokens_than_asked_is_counted_and_goes_on() -> None:
     assert len(stub.asked[1].body["prompt"]) == 20 + 2 + 5
 
 
+def test_more_cached_than_the_prompt_has_makes_the_run_invalid_and_is_not_known(tmp_path: Path) -> None:
+    async def boasts(exchange: Exchange) -> None:
+        await exchange.answer(cached=21)
+
+    with serving(Stub(behave=first_only(boasts))) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), output=tmp_path / "run", traits=TRAITS, options=QUICK)
+    assert run.details["invalid_reasons"] == [
+        "1 request: more cached than the prompt has (first: session 0 turn 0: 21 of 20 tokens)"
+    ]
+    assert run.requests["cached_tokens"].to_list() == [None, 0, 0, 0]
+    assert run.requests["computed_tokens"].to_list() == [None, 29, 20, 29]
+    # the row is what the server said
+    assert rows_of(tmp_path / "run")[0]["cached_tokens"] == 21
+
+
+def test_a_transfer_that_does_not_end_with_its_answer_is_not_waited_for() -> None:
+    async def lingers(exchange: Exchange) -> None:
+        await exchange.begin()
+        for number in range(4):
+            await exchange.token(number, last=number == 3)
+        await exchange.event({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 4}})
+        await exchange.event("[DONE]")
+        # the last chunk never comes
+        await asyncio.sleep(PATIENCE_S)
+
+    with serving(Stub(behave=lingers)) as stub:
+        run = replay_over_http(plan=PLAN, base_url=near(stub), traits=TRAITS, options=QUICK)
+    assert (run.details["failures"], run.requests["output_tokens"].to_list()) == ({}, [4] * 4)
+    assert run.turnaround_s is not None
+    # of a wait of a second nothing is left but the noise of the machine
+    assert run.turnaround_s < 0.7
+
+
 def test_a_server_that_falls_silent_is_given_up() -> None:
     async def silent(exchange: Exchange) -> None:
         await exchange.begin()
@@ -227,6 +276,29 @@ def test_a_server_that_falls_silent_is_given_up() -> None:
         run = replay_over_http(plan=PLAN, base_url=Endpoint(stub.url, silence_s=0.2), traits=TRAITS, options=QUICK)
     assert run.details["failures"] == {"silence": 1}
     assert "no data for 0.2 s after 1 tokens" in run.details["invalid_reasons"][0]
+
+
+def test_a_server_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_CONNECT_S", 0.1)
+
+    async def ask_it() -> Outcome:
+        over = asyncio.Event()
+
+        async def deaf(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await over.wait()
+            writer.close()
+
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1024)
+        endpoint = Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s=0.2)
+        try:
+            async with endpoint.session() as session, asyncio.timeout(PATIENCE_S):
+                return await http.ask(session, endpoint, b"x" * 20_000_000, max_tokens=1)
+        finally:
+            over.set()
+            server.close()
+
+    outcome = asyncio.run(ask_it())
+    assert (outcome.kind, outcome.error, outcome.again) == ("silence", "silence: no data for 0.2 s", False)
 
 
 def test_a_server_that_is_gone_ends_the_run(tmp_path: Path) -> None:
@@ -421,6 +493,7 @@ def test_bad_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     for arguments, said in (
         (to_server, "-o is missing"),
         ((*to_server[:3], "nonsense", "-o", folder), "--base-url: 'nonsense'"),
+        ((*to_server[:3], "http://[::1", "-o", folder), "--base-url: 'http://[::1'; expected an address"),
         ((*to_server, "-o", folder, "--cycle", "3s"), "--cycle is of a window"),
         ((*to_server, "-o", folder, "--window", "0s"), "window: 0 s; allowed: more than 0"),
         ((*to_server, "-o", folder, "--window", "120"), "has no unit"),

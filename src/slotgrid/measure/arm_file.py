@@ -12,6 +12,7 @@ from typing import Any
 
 from slotgrid import files
 from slotgrid.errors import InputError
+from slotgrid.measure.http import check_address
 from slotgrid.measure.options import ReplayOptions, WindowRule
 from slotgrid.measure.order import balanced_order
 from slotgrid.plan import InputPlan, load_plan
@@ -21,13 +22,16 @@ from slotgrid.units import parse_quantity
 FORMAT = "slotgrid-arms/1"
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 FIELDS = ("port", "artifact", "run_dir", "arm", "replicate")
+# an arm is compiled before it has a server
+_COMPILE_FIELDS = ("artifact", "arm")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Arm:
     """One configuration to measure. Commands are lists of words; ``{port}``, ``{artifact}``, ``{run_dir}``, ``{arm}``
-    and ``{replicate}`` are filled in. They run in the folder of the file that names them.
+    and ``{replicate}`` are filled in; while compiling only ``{artifact}`` and ``{arm}`` are there.
+    They run in the folder of the file that names them.
 
     start: the server, in the foreground. compile: run once before everything, makes ``artifact``. stop: run before
     the server is ended by signal. versions: its output is kept. env: added to the environment. ready: path (or whole
@@ -55,15 +59,24 @@ class Arm:
             )
         if not self.start:
             raise InputError(f"arm {self.name}: start is empty; give the command of the server")
-        for text in (*self.start, *(self.compile or ()), *(self.stop or ()), *self.env.values(), self.base_url):
+        filled = (
+            *((text, FIELDS) for words in (self.start, self.stop, self.versions) for text in words or ()),
+            *((text, FIELDS) for text in (*self.env.values(), self.ready, self.base_url)),
+            *((text, _COMPILE_FIELDS) for text in self.compile or ()),
+        )
+        for text, fields in filled:
             for name in _FIELD.findall(text):
-                if name not in FIELDS:
+                if name not in fields:
+                    problem = "is not there while compiling" if name in FIELDS else "is not known"
                     raise InputError(
-                        f"arm {self.name}: {{{name}}} in {text!r} is not known; allowed: "
-                        + ", ".join(f"{{{known}}}" for known in FIELDS)
+                        f"arm {self.name}: {{{name}}} in {text!r} {problem}; allowed: "
+                        + ", ".join(f"{{{known}}}" for known in fields)
                     )
                 if name == "artifact" and self.artifact is None:
                     raise InputError(f"arm {self.name}: {text!r} needs artifact, which is not given")
+        # any values do: what they are is known when the server starts
+        sample = {"port": "8000", "artifact": "artifact", "run_dir": "run", "arm": self.name, "replicate": "0"}
+        check_address(fill((self.base_url,), sample)[0], f"arm {self.name}: base_url")
 
     def to_dict(self) -> dict[str, Any]:
         """The arm as JSON values."""

@@ -327,6 +327,9 @@ class Clients:
             self._in_a_row = 0
             if answer.output_tokens != planned.output_tokens:
                 self._count("another number of tokens", f"{answer.output_tokens} of {planned.output_tokens}", index, t)
+            cached, prompt = answer.cached_tokens, answer.prompt_tokens
+            if cached is not None and prompt is not None and cached > prompt:
+                self._count("more cached than the prompt has", f"{cached} of {prompt} tokens", index, t)
         try:
             self._journal.write(row)
         except OSError as error:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from slotgrid.errors import InputError
 from slotgrid.measure.answer import Answer, error_text
@@ -22,11 +22,12 @@ from slotgrid.measure.answer import Answer, error_text
 if TYPE_CHECKING:
     import aiohttp
 
-# statuses after which the same request may be sent again: nothing was generated
-_AGAIN = frozenset({429, 500, 502, 503, 504})
+# of the 5xx those that will be the same the next time: not implemented, HTTP version not supported
+_NEVER = frozenset({501, 505})
 _CONNECT_S = 10.0
 _PAGE_S = 30.0
-_REST_S = 1.0
+# the end of a transfer is with the end mark, or close behind; a client that waits longer for it is late with its turn
+_REST_S = 0.05
 # besides tokens: usage, the end mark; an answer with more of them is not going to end
 _MORE_EVENTS = 4
 
@@ -46,13 +47,7 @@ class Endpoint:
     silence_s: float = 300.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"--base-url: {self.base_url!r}; expected an address like http://127.0.0.1:8000")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise InputError(f"--base-url: {self.base_url!r}: the port is not a number up to 65535") from None
+        check_address(self.base_url, "--base-url")
 
     @property
     def root(self) -> str:
@@ -79,6 +74,25 @@ class Endpoint:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise InputError(f"--ca-file: {self.ca_file}: cannot be read as certificates: {error}") from None
+
+
+def check_address(url: str, name: str) -> None:
+    """Raise InputError, beginning with ``name``, for what is not the address of a server."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not any(map(str.isspace, url))
+    except ValueError:
+        # a bracket that is not closed, say
+        good = False
+    if not good:
+        raise InputError(f"{name}: {url!r}; expected an address like http://127.0.0.1:8000")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise InputError(f"{name}: {url!r}: the port is not a number up to 65535") from None
+    if "?" in url or "#" in url:
+        # paths are put behind it
+        raise InputError(f"{name}: {url!r}: has a query or a fragment; expected an address like http://127.0.0.1:8000")
 
 
 def _sent_trace() -> aiohttp.TraceConfig:
@@ -137,12 +151,19 @@ async def ask(
         outcome = Outcome(Answer(), time.monotonic())
     answer = outcome.answer
     try:
-        async with session.post(
+        request = session.post(
             f"{endpoint.root}/v1/completions",
             data=body,
-            headers={"content-type": "application/json", **(headers or {})},
+            # a compressed stream comes in blocks, and its tokens have the times of those
+            headers={"content-type": "application/json", "accept-encoding": "identity", **(headers or {})},
             trace_request_ctx=made,
-        ) as response:
+            # it would be followed with a GET, or at the cost of a second connection each time
+            allow_redirects=False,
+        )
+        # a server that takes a connection and does not read: the session's limits are of connecting and reading
+        async with asyncio.timeout(_CONNECT_S + endpoint.silence_s):
+            response = await request
+        async with response:
             outcome.status = response.status
             if response.status != 200:
                 await _refused(outcome, response)
@@ -180,7 +201,7 @@ async def _read_rest(response: aiohttp.ClientResponse) -> None:
 def _judge(outcome: Outcome, max_tokens: int) -> None:
     answer = outcome.answer
     if answer.error is not None:
-        outcome.fail("error in the stream", answer.error)
+        outcome.fail("error in the stream" if answer.streamed else "not a stream", answer.error)
     elif answer.output_tokens > max_tokens:
         # the server's own count where it was told: a token may come in several pieces
         outcome.fail("longer than asked", f"more than max_tokens {max_tokens} tokens")
@@ -197,10 +218,19 @@ async def _refused(outcome: Outcome, response: aiohttp.ClientResponse) -> None:
         message = error_text(json.loads(text))
     except ValueError:
         message = error_text(text)
+    location = response.headers.get("location")
+    if 300 <= response.status < 400 and location is not None:
+        to = urljoin(str(response.url), location).removesuffix("/").removesuffix("/v1/completions")
+        message = f"redirects to {to}; give that address"
     outcome.fail(f"HTTP {response.status}", message or (response.reason or ""))
-    outcome.again = response.status in _AGAIN
+    outcome.again = may_ask_again(response.status)
     outcome.retry_after_s = retry_after(response.headers.get("retry-after"), time.time())
     response.close()
+
+
+def may_ask_again(status: int) -> bool:
+    """Whether the same request may be sent again after this status: nothing was generated, and it may pass."""
+    return status == 429 or (500 <= status < 600 and status not in _NEVER)
 
 
 def retry_after(text: str | None, now_s: float) -> float | None:

@@ -130,7 +130,9 @@ def request_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     def column(name: str, kind: Any) -> pl.Series:
         return pl.Series(name, [row[name] for row in rows], dtype=kind)
 
-    prompt, cached = column("prompt_tokens", pl.Int64), column("cached_tokens", pl.Int64)
+    prompt, told = column("prompt_tokens", pl.Int64), column("cached_tokens", pl.Int64)
+    # more than the prompt has cannot be: how much it was is not known
+    cached = told.set((told > prompt).fill_null(False), None)
     columns = [
         column("session", pl.Int64),
         column("turn", pl.Int64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -81,7 +82,8 @@ class ServerProcess:
             answer = _status(url)
             if answer == 200:
                 return
-            said = said if answer is None else f"status {answer}"
+            if answer is not None:
+                said = answer if isinstance(answer, str) else f"status {answer}"
             if time.monotonic() >= deadline:
                 raise RunError(f"the server was not ready within {timeout_s:g} s ({url}: {said})")
             time.sleep(_LOOK_S)
@@ -169,7 +171,8 @@ def last_line(path: Path) -> str:
     return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
 
 
-def _status(url: str) -> int | None:
+def _status(url: str) -> int | str | None:
+    """The status, what came instead of one, or None when nothing came."""
     # a proxy of the environment has no business between us and a server on this machine
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -178,6 +181,8 @@ def _status(url: str) -> int | None:
             return status
     except urllib.error.HTTPError as error:
         return error.code
+    except http.client.HTTPException:
+        return "the answer is not HTTP"
     except (OSError, ValueError):
         return None
 

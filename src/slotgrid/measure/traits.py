@@ -79,8 +79,9 @@ async def find_traits(
     if prompts != "text":
         for tokens in _RANGES:
             ids = [tokens.low + 7 * i for i in range(1, 9)] + [tokens.high - 1]
-            outcome = await _probe(session, endpoint, json.dumps(ids).encode(), name)
-            if outcome.error is None:
+            outcome = await _probe(session, endpoint, json.dumps(ids).encode(), name, broken_is_no=prompts == "auto")
+            # a server that breaks on ids breaks on others, too
+            if outcome.error is None or outcome.status == 500:
                 break
         if outcome.error is None and (outcome.answer.token_ids is not None or prompts == "ids"):
             if outcome.answer.token_ids is None:
@@ -88,7 +89,12 @@ async def find_traits(
             return _traits(outcome, name, limit, tokens=tokens, words_per_token=1.0)
         if prompts == "ids":
             raise RunError(f"{endpoint.root}: does not take prompts as token ids: {outcome.error}")
-    outcome = await _probe(session, endpoint, json.dumps(words(range(_PROBE_WORDS))).encode(), name)
+    prompt = json.dumps(words(range(_PROBE_WORDS))).encode()
+    # not of OpenAI's interface: some servers refuse what they do not know
+    for return_ids in (False,) if prompts == "text" else (True, False):
+        outcome = await _probe(session, endpoint, prompt, name, return_ids=return_ids, broken_is_no=return_ids)
+        if outcome.error is None:
+            break
     if outcome.error is not None:
         raise RunError(f"{endpoint.root}: the server refuses a small completion: {outcome.error}")
     counted = outcome.answer.prompt_tokens
@@ -110,10 +116,19 @@ def _traits(
     )
 
 
-async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint, prompt: bytes, model: str) -> Outcome:
+async def _probe(
+    session: aiohttp.ClientSession,
+    endpoint: Endpoint,
+    prompt: bytes,
+    model: str,
+    *,
+    return_ids: bool = True,
+    broken_is_no: bool = False,
+) -> Outcome:
     """A request for one token; tried again while the server is busy or starting. 4xx is an answer, too, and so is an
-    error instead of the first token: vLLM 0.22 checks token ids when it has sent its status already."""
-    body = request_body(prompt, model=model, max_tokens=1, seed=0, return_ids=True)
+    error instead of the first token: vLLM 0.22 checks token ids when it has sent its status already. broken_is_no: 500
+    at the last try is an answer, too."""
+    body = request_body(prompt, model=model, max_tokens=1, seed=0, return_ids=return_ids)
     for attempt in range(_TRIES):
         outcome = await ask(session, endpoint, body, max_tokens=1)
         if outcome.status is not None and 400 <= outcome.status < 500 and outcome.status not in (401, 403, 404, 429):
@@ -122,6 +137,8 @@ async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint, prompt: byt
             return outcome
         # nobody listens there: asking again is for servers that are there
         if not outcome.again or outcome.kind == "no connection" or attempt == _TRIES - 1:
+            if broken_is_no and outcome.status == 500:
+                return outcome
             break
         wait_s = outcome.retry_after_s if outcome.retry_after_s is not None else 0.2 * 2**attempt
         await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
