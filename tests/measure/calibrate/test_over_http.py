@@ -80,9 +80,8 @@ def test_tokens_that_come_together_are_no_steps(ids: bool, tmp_path: Path) -> No
     with serving(Stub(behave=in_pairs, probe=in_pairs)) as stub:
         bench = Bench(HttpTarget(Endpoint(stub.url)), tmp_path / "c", asked={})
         plan = together(bench.id("x"), streams=1, prompt_tokens=16, output_tokens=24)
-        with pytest.raises(
-            sg.SlotgridError, match=r"24 tokens came at 12 times: several in one event.*--stream-interval"
-        ):
+        # a busy client may read two events at once
+        with pytest.raises(sg.SlotgridError, match=r"24 tokens came at (\d|1[0-2]) times: several in.*--stream-interval"):
             bench.replay("x", plan)
 
 
