@@ -69,6 +69,18 @@ def write_study(folder: Path, **options: Any) -> Path:
     return folder
 
 
+def make_steady(folder: Path) -> None:
+    """The written study becomes one of a single exploratory cell in steady load, with a short window."""
+    path = folder / "study.toml"
+    path.write_text(
+        path.read_text()
+        .replace("small.toml", "tracelab-multi-turn")
+        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
+        .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
+        .replace("blocks = [0, 1]", "")
+    )
+
+
 def ticking(start: int = 0) -> Callable[[], str]:
     """A clock that moves one second each time it is read."""
     count = itertools.count(start)

@@ -31,7 +31,7 @@ from slotgrid.study.overview import overview
 from slotgrid.study.register import register
 from slotgrid.study.study import open_study
 from slotgrid.study.verdict import verdict
-from tests.study.small import LATER, NOW, PLACES, hardware_run, write_study
+from tests.study.small import LATER, NOW, PLACES, hardware_run, make_steady, write_study
 
 ARMS = 'format = "slotgrid-arms/1"\n' + "".join(
     f'[[arm]]\nname = "{name}"\nstart = "server {{port}}"\n' for name in ("wide", "base", "other")
@@ -354,14 +354,7 @@ def test_the_arms_file_is_registered(lab: Lab, tmp_path: Path) -> None:
 def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch per window rule, the window as registered; the rule's window is the one that is judged."""
     folder = write_hardware(tmp_path / "study")
-    path = folder / "study.toml"
-    path.write_text(
-        path.read_text()
-        .replace("small.toml", "tracelab-multi-turn")
-        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
-        .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
-        .replace("blocks = [0, 1]", "")
-    )
+    make_steady(folder)
     register(folder, now=lambda: NOW)
     lab = Lab(folder)
     lab.changes = {"extrapolated": ()}  # a log does not say what the profile was measured in
@@ -381,14 +374,7 @@ def test_steady_sets_are_measured_in_windows(tmp_path: Path, monkeypatch: pytest
 
 def test_a_window_that_is_not_the_rules_is_refused(tmp_path: Path) -> None:
     folder = write_hardware(tmp_path / "study", more="")
-    path = folder / "study.toml"
-    path.write_text(
-        path.read_text()
-        .replace("small.toml", "tracelab-multi-turn")
-        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
-        .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
-        .replace("blocks = [0, 1]", "")
-    )
+    make_steady(folder)
     register(folder, now=lambda: NOW)
     entry = open_study(folder).entries[0]
     cell = entry.cells(entry.sets[0])[0]

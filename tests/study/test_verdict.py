@@ -30,6 +30,7 @@ from tests.study.small import (
     SIMULATED,
     forge_log,
     hardware_run,
+    make_steady,
     measured,
     registered,
     rewrite_record,
@@ -380,14 +381,7 @@ def test_steady_load(tmp_path: Path) -> None:
 def test_steady_runs_may_lack_one_percent_of_the_tokens(lost: float, word: str | None, tmp_path: Path) -> None:
     """Decode steps taken away until that part of the tokens of finished requests is missing."""
     folder = write_study(tmp_path / "study", runs="")
-    path = folder / "study.toml"
-    path.write_text(
-        path.read_text()
-        .replace("small.toml", "tracelab-multi-turn")
-        .replace("sessions = [3]\nexploratory = [4]", "sessions = []\nexploratory = [3]")
-        .replace("seeds = [5]", 'seeds = [905]\nload = "steady"\nwindow = "10s"')
-        .replace("blocks = [0, 1]", "")
-    )
+    make_steady(folder)
     entry = register(folder, now=lambda: NOW)
     cell = entry.cells(entry.sets[0])[0]
     run = hardware_run(entry, cell, "base")

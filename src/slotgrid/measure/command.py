@@ -4,14 +4,13 @@ killed."""
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slotgrid import files
 from slotgrid.errors import InputError, RunError
-from slotgrid.measure.server_process import COMMAND, identity, kill_group
+from slotgrid.measure.server_process import COMMAND, identity, kill_group, start_group
 
 
 def run_command(
@@ -25,15 +24,7 @@ def run_command(
     note = log.parent / COMMAND
     try:
         with open(log, "wb") as stream:
-            process = subprocess.Popen(
-                list(command),
-                cwd=cwd,
-                env={**os.environ, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = start_group(command, cwd=cwd, env=env, output=stream)
     except OSError as error:
         raise RunError(f"{what}: {command[0]}: {error.strerror or error}") from None
     try:

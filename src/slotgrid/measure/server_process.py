@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from slotgrid import files
 from slotgrid.errors import InputError, RunError
@@ -36,15 +36,7 @@ class ServerProcess:
         folder.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as stream:
             try:
-                self._process = subprocess.Popen(
-                    self.command,
-                    cwd=cwd,
-                    env={**os.environ, **env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                self._process = start_group(self.command, cwd=cwd, env=env, output=stream)
             except OSError as error:
                 raise RunError(f"the server cannot be started: {command[0]}: {error.strerror or error}") from None
         try:
@@ -185,6 +177,21 @@ def _status(url: str) -> int | str | None:
         return "the answer is not HTTP"
     except (OSError, ValueError):
         return None
+
+
+def start_group(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a command in a process group of its own, with nothing to read. Raises OSError when it cannot be started."""
+    return subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def kill_group(pid: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotgrid.diagnose.cost import channel_a, channel_b_s, extrapolated
+from slotgrid.diagnose.cost import ChannelA, channel_a, channel_b_s, extrapolated
 from slotgrid.diagnose.order import event_order
 from slotgrid.errors import InputError
 from slotgrid.plan import InputPlan
@@ -13,6 +13,23 @@ from slotgrid.study.outcome import Outcome
 from slotgrid.study.predict import steady_outcome
 from slotgrid.study.settings import STEADY, Arm, PlanSet
 from slotgrid.study.validity import invalid_reasons
+
+
+def channels(run: Run, profile: StackProfile, place: str) -> tuple[ChannelA, float, float]:
+    """Channel A, its total and channel B in seconds. Raises InputError, beginning with ``place``, naming the
+    channel that is missing and what it needs."""
+    cost = channel_a(run, event_order(run), _histogram(run), profile)
+    if cost.total_s is None:
+        raise InputError(f"{place}: channel A is missing: needs {' and '.join(cost.missing)}")
+    b_s = channel_b_s(run)
+    if b_s is None:
+        raise InputError(f"{place}: channel B is missing: needs sent and done times of every request")
+    return cost, cost.total_s, b_s
+
+
+def _histogram(run: Run) -> dict[tuple[int, int], int] | None:
+    """Steps by (running, bucket); None where they were not observed."""
+    return None if run.histogram is None else {(n, b): steps for n, b, steps in run.histogram.iter_rows()}
 
 
 def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, profile: StackProfile) -> Outcome:
@@ -27,20 +44,12 @@ def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, pro
             return steady_outcome(run, plans, plan, profile, cell.sessions, cell.replicate, arm, run.source)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    histogram = None
-    if run.histogram is not None:
-        histogram = {(n, b): steps for n, b, steps in run.histogram.iter_rows()}
-    cost = channel_a(run, event_order(run), histogram, profile)
-    if cost.total_s is None:
-        raise InputError(f"{place}: channel A is missing: needs {' and '.join(cost.missing)}")
-    b_s = channel_b_s(run)
-    if b_s is None:
-        raise InputError(f"{place}: channel B is missing: needs sent and done times of every request")
+    cost, a_s, b_s = channels(run, profile, place)
     return Outcome(
         sessions=cell.sessions,
         replicate=cell.replicate,
         arm=arm,
-        device_s=cost.total_s,
+        device_s=a_s,
         decode_s=cost.decode_s,
         prefill_s=cost.prefill_s,
         channel_b_s=b_s,
@@ -48,7 +57,7 @@ def observe(run: Run, plan: InputPlan, cell: Cell, arm: str, plans: PlanSet, pro
         later_turns=run.returns,
         reused=run.reused,
         decode_steps=run.decode_steps,
-        extrapolated=extrapolated(run, histogram, profile),
+        extrapolated=extrapolated(run, _histogram(run), profile),
         source=run.source,
     )
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotgrid.diagnose.cost import channel_a, channel_b_s
-from slotgrid.diagnose.order import event_order
 from slotgrid.errors import InputError
 from slotgrid.plan import load_plan
 from slotgrid.profile import StackProfile
 from slotgrid.run import Run
 from slotgrid.run.readers import read_run
 from slotgrid.study.null import Repeat
+from slotgrid.study.observe import channels
 from slotgrid.study.records import content_digest
 from slotgrid.study.settings import SIMULATED
 from slotgrid.study.validity import Planned, planned_tokens, ran_tokens, repeat_reasons
@@ -65,13 +64,5 @@ def _planned(path: Path, sha256: str) -> tuple[Planned, str] | None:
 
 
 def _repeat(run: Run, path: Path, profile: StackProfile) -> Repeat:
-    histogram = None
-    if run.histogram is not None:
-        histogram = {(n, b): steps for n, b, steps in run.histogram.iter_rows()}
-    cost = channel_a(run, event_order(run), histogram, profile)
-    if cost.total_s is None:
-        raise InputError(f"{path}: channel A is missing: needs {' and '.join(cost.missing)}")
-    b_s = channel_b_s(run)
-    if b_s is None:
-        raise InputError(f"{path}: channel B is missing: needs sent and done times of every request")
-    return Repeat(str(path), cost.total_s, b_s, run.source)
+    _, a_s, b_s = channels(run, profile, str(path))
+    return Repeat(str(path), a_s, b_s, run.source)
